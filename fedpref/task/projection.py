@@ -20,6 +20,7 @@ MAX_DEPTH: Final = 100
 # One token of a brace-balanced span: a whole string, a quote whose string never ends, a bracket.
 # The possessive quantifier keeps the time linear on megabytes of quotes and backslashes.
 _TOKEN = re.compile(r'"(?:[^"\\]++|\\.)*+"|["{}\[\]]', re.DOTALL)
+_OPENING = re.compile(r'\{[ \t\n\r]*["}]')
 _THINK = re.compile(r"</?think>")
 
 
@@ -144,6 +145,8 @@ class _Parser:
 
     def parse(self, span: str) -> tuple[dict[str, Any] | None, str | None]:
         """Return the value of a span, None if it is not JSON, and why it must be rejected."""
+        if _OPENING.match(span) is None:  # spares the decoder most braces of prose
+            return None, None
         self._faults.clear()
         try:
             value = self._decoder.decode(span)
