@@ -1,9 +1,9 @@
 """The run configuration: Flower's flat run config → one frozen, checked `RunConfig`.
 
-Every key that `[tool.flwr.app.config]` in `pyproject.toml` lists is a field here, in kebab-case with
-dots (`training.sft-learning-rate`), with the same default. Flower's values are bool, int, float and
-str only, so that a list is written as one string ("q_proj,k_proj"). Flower checks neither types nor
-ranges; `load_config` checks everything and reports all problems at once.
+Every key that `[tool.flwr.app.config]` in `pyproject.toml` lists is a field here, in kebab-case
+with dots (`training.sft-learning-rate`), with the same default. Flower's values are bool, int,
+float and str only, so that a list is written as one string ("q_proj,k_proj"). Flower checks neither
+types nor ranges; `load_config` checks everything and reports all problems at once.
 """
 
 import difflib
@@ -65,9 +65,9 @@ class Settings(BaseModel):
 class ModelSettings(Settings):
     """The frozen base model: "demo" (bundled), a folder or a hub name; precision and device."""
 
-    path: str = Field("demo", min_length=1)
+    path: str = Field(default="demo", min_length=1)
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
+    device: str = Field(default="auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
 
 
 class PromptSettings(Settings):
@@ -79,52 +79,53 @@ class PromptSettings(Settings):
 class LoraSettings(Settings):
     """The adapter: rank, alpha, scaling and the linear layers it sits on; dropout is 0."""
 
-    rank: int = Field(16, ge=1)
-    alpha: float = Field(32.0, gt=0)
+    rank: int = Field(default=16, ge=1)
+    alpha: float = Field(default=32.0, gt=0)
     rslora: bool = False
     targets: Annotated[tuple[str, ...], BeforeValidator(_split_names)] = Field(
-        ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"), min_length=1
+        default=("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
+        min_length=1,
     )
 
 
 class TrainingSettings(Settings):
     """How a site trains; one epoch a round, batch 1, `accumulation` pairs an optimiser step."""
 
-    sft_learning_rate: float = Field(2e-3, gt=0)
-    dpo_learning_rate: float = Field(2e-4, gt=0)
-    beta: float = Field(0.1, gt=0)
-    accumulation: int = Field(4, ge=1)
-    warmup_ratio: float = Field(0.03, ge=0, lt=1)
-    max_length: int = Field(2048, ge=16)
+    sft_learning_rate: float = Field(default=2e-3, gt=0)
+    dpo_learning_rate: float = Field(default=2e-4, gt=0)
+    beta: float = Field(default=0.1, gt=0)
+    accumulation: int = Field(default=4, ge=1)
+    warmup_ratio: float = Field(default=0.03, ge=0, lt=1)
+    max_length: int = Field(default=2048, ge=16)
     on_too_long: Literal["error", "drop"] = "error"
     gradient_checkpointing: bool = False
-    threads: int = Field(1, ge=1)
+    threads: int = Field(default=1, ge=1)
 
 
 class EvaluationSettings(Settings):
     """How a site evaluates: greedy extraction in batches, at most `max_new_tokens` a report."""
 
-    batch_size: int = Field(16, ge=1)
-    max_new_tokens: int = Field(256, ge=1)
+    batch_size: int = Field(default=16, ge=1)
+    max_new_tokens: int = Field(default=256, ge=1)
 
 
 class RunConfig(Settings):
     """The whole effective configuration of one run."""
 
-    federation: str = Field("demo", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
-    sites: str = Field("demo", min_length=1)
-    runs_dir: str = Field("runs", min_length=1)
-    run_id: str = Field("", pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]*)?$")
+    federation: str = Field(default="demo", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    sites: str = Field(default="demo", min_length=1)
+    runs_dir: str = Field(default="runs", min_length=1)
+    run_id: str = Field(default="", pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]*)?$")
     resume: str = ""
-    seed: int = Field(20260713, ge=0, lt=2**63)
-    rounds: int = Field(3, ge=0)
+    seed: int = Field(default=20260713, ge=0, lt=2**63)
+    rounds: int = Field(default=3, ge=0)
     ontology: str = ""
     strategy: Literal["pair-fedavg"] = "pair-fedavg"
-    min_sites: int = Field(0, ge=0)
-    quorum: int = Field(0, ge=0)
-    join_deadline: float = Field(300.0, gt=0)
-    round_deadline: float = Field(14400.0, gt=0)
-    message_ttl: float = Field(43200.0, gt=0)
+    min_sites: int = Field(default=0, ge=0)
+    quorum: int = Field(default=0, ge=0)
+    join_deadline: float = Field(default=300.0, gt=0)
+    round_deadline: float = Field(default=14400.0, gt=0)
+    message_ttl: float = Field(default=43200.0, gt=0)
     model: ModelSettings = ModelSettings()
     prompt: PromptSettings = PromptSettings()
     lora: LoraSettings = LoraSettings()
