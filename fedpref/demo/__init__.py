@@ -1,1 +1,1 @@
-"""."""
+"""The bundled demo: synthetic reports, six synthetic sites, rule lexicons, a tiny base model."""
