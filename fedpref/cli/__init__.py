@@ -1,0 +1,44 @@
+"""The command line: `fedpref …`, one file a command group.
+
+Importing this package imports no torch; commands that need it import it when they run.
+"""
+
+import logging
+import sys
+
+import typer
+from rich.console import Console
+
+from fedpref.cli import data, pairs, partition, project, run, score, site, summary, teach
+from fedpref.errors import FedPrefError
+
+app = typer.Typer(
+    name="fedpref",
+    help="Federated preference learning for structured radiology report extraction.",
+    no_args_is_help=True,
+    pretty_exceptions_show_locals=False,  # locals may hold report text
+    rich_markup_mode="rich",
+)
+
+app.command("demo")(run.demo)
+app.command("run")(run.run)
+app.command("summary")(summary.summary)
+app.add_typer(data.app, name="data")
+app.add_typer(site.app, name="site")
+app.command("partition")(partition.partition)
+app.command("teach")(teach.teach)
+app.command("pairs")(pairs.pairs)
+app.command("project")(project.project)
+app.command("score")(score.score)
+
+
+def main() -> None:
+    """Run the command line; an error of ours is one clear message and exit status 1."""
+    logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s")
+    try:
+        app()
+    except FedPrefError as error:
+        Console(stderr=True, highlight=False).print(str(error), style="red", markup=False)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(130)

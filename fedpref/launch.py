@@ -1,0 +1,194 @@
+"""Starting a simulated Flower run, following it, and leaving nothing behind.
+
+`flwr run` starts a managed local SuperLink that never ends and whose exit status says nothing about
+the run. Here the SuperLink has a home and a port of its own, success is the run's recorded status,
+and on leaving, exactly the processes that were started are ended.
+"""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import psutil
+
+from fedpref.errors import RoundError
+
+CONNECTION = "local"
+_STOP_TIMEOUT = 15.0
+
+Scalar = bool | int | float | str
+
+
+def toml_pairs(values: Mapping[str, Scalar]) -> list[str]:
+    """Return `key = value` lines with quoted dotted keys left as tables (TOML v1.0)."""
+    # JSON's literals for strings, booleans and finite numbers are TOML's as well.
+    return [f"{key} = {json.dumps(value)}" for key, value in values.items()]
+
+
+class LocalFlower:
+    """A managed local SuperLink under its own FLWR_HOME and a free port; a context manager.
+
+    `home` is created if needed and holds Flower's state and logs. Leaving the block ends the
+    SuperLink and everything it started, and nothing else.
+    """
+
+    def __init__(self, home: Path, *, app: Path) -> None:
+        self.home = home.resolve()
+        self.app = app.resolve()
+        self.port = _free_port()
+        self._env: dict[str, str] = {}
+
+    def __enter__(self) -> Self:
+        self.home.mkdir(parents=True, exist_ok=True)
+        (self.home / "config.toml").write_text(
+            f'[superlink]\ndefault = "{CONNECTION}"\n'
+            f'[superlink.{CONNECTION}]\naddress = ":local-in-memory:"\n'
+        )
+        scripts = str(Path(sys.executable).parent)
+        self._env = {
+            **os.environ,
+            "PATH": scripts + os.pathsep + os.environ.get("PATH", ""),
+            "FLWR_HOME": str(self.home),
+            "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(self.port),
+            # Resolving the app's dependencies anew for each run would fetch a CUDA build of torch.
+            "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "FLWR_DISABLE_UPDATE_CHECK": "1",
+            "RAY_DEDUP_LOGS": "0",
+            "PYTHONUNBUFFERED": "1",
+        }
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def submit(self, run_config: Mapping[str, Scalar], federation: Mapping[str, Scalar]) -> str:
+        """Submit the app and return Flower's run id; RoundError if Flower refuses it."""
+        config = self.home / "run-config.toml"
+        config.write_text("\n".join(toml_pairs(run_config)) + "\n", encoding="utf-8")
+        answer = self._json(
+            "run",
+            str(self.app),
+            CONNECTION,
+            "--run-config",
+            str(config),
+            "--federation-config",
+            " ".join(f"{key}={value}" for key, value in federation.items()),
+        )
+        run_id = answer.get("run-id")
+        if not run_id:
+            reason = str(answer.get("error-message") or answer.get("error") or answer)
+            raise RoundError(f"Flower refused the run: {reason}")
+        return str(run_id)
+
+    def follow(self, run_id: str) -> Iterator[str]:
+        """Yield the run's log lines until the run has ended."""
+        command = [self._flwr(), "log", run_id, CONNECTION, "--stream"]
+        with subprocess.Popen(
+            command,
+            env=self._env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        ) as process:
+            assert process.stdout is not None
+            try:
+                yield from process.stdout
+            finally:
+                process.terminate()
+
+    def status(self, run_id: str) -> tuple[str, str]:
+        """Return Flower's status of the run, such as `finished:completed`, and its details."""
+        runs = self._json("list", CONNECTION, "--run-id", run_id).get("runs") or [{}]
+        return str(runs[0].get("status", "unknown")), str(runs[0].get("status-details") or "")
+
+    def wait(self, run_id: str, poll: float = 1.0) -> tuple[str, str]:
+        """Return the final status of the run and its details."""
+        while True:
+            status, details = self.status(run_id)
+            if status.startswith("finished") or status == "unknown":
+                return status, details
+            time.sleep(poll)
+
+    def stop(self) -> None:
+        """End the SuperLink of this port and all its descendants (Ray's workers are some)."""
+        _end([process for root in _superlinks(self.port) for process in _family(root)])
+
+    def _json(self, *arguments: str) -> dict[str, Any]:
+        """Return what `flwr … --format json` printed; with it every error exits with 0."""
+        result = subprocess.run(
+            [self._flwr(), *arguments, "--format", "json"],
+            env=self._env,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        start = result.stdout.find("{")
+        try:
+            answer = json.loads(result.stdout[start:]) if start >= 0 else None
+        except ValueError:
+            answer = None
+        if not isinstance(answer, dict):
+            output = (result.stdout + result.stderr).strip() or f"exit status {result.returncode}"
+            raise RoundError(
+                f"`flwr {arguments[0]}` gave no answer: {output}",
+                fix=f"read {self.home / 'local-superlink' / 'superlink.log'}",
+            )
+        return answer
+
+    def _flwr(self) -> str:
+        found = shutil.which("flwr", path=self._env["PATH"])
+        if found is None:
+            raise RoundError("the command `flwr` is missing", fix="pip install 'fedpref[sim]'")
+        return found
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _superlinks(port: int) -> list[psutil.Process]:
+    """Return the SuperLink processes that were started with this port."""
+    ending = ["--port", str(port)]
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        words = process.info["cmdline"] or []
+        if any("flower-superlink" in word for word in words) and any(
+            words[i : i + 2] == ending for i in range(len(words))
+        ):
+            found.append(process)
+    return found
+
+
+def _family(process: psutil.Process) -> list[psutil.Process]:
+    try:
+        return [process, *process.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return [process]
+
+
+def _end(processes: Sequence[psutil.Process]) -> None:
+    """Ask the processes to end, then make them."""
+    for order in (signal.SIGTERM, signal.SIGKILL):
+        for process in processes:
+            with suppress(psutil.NoSuchProcess):
+                process.send_signal(order)
+        _, processes = psutil.wait_procs(processes, timeout=_STOP_TIMEOUT)
