@@ -1,0 +1,270 @@
+"""From messages and responses to token ids, the same for training, reference and generation.
+
+The chat template is rendered to text and tokenized without adding special tokens, so that what a
+template writes (also its BOS) is all there is. What would train a model on something that it does
+not see when it generates is refused here, before any trainer sees it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from jinja2 import TemplateError
+from transformers import PreTrainedTokenizerBase
+
+from fedpref.errors import DataError, FedPrefError, ModelError, raise_all
+from fedpref.task.ontology import ONTOLOGY, Ontology
+from fedpref.task.prompt import PromptStyle
+from fedpref.task.prompt import messages as task_messages
+from fedpref.training.base_model import BaseModel
+
+Message = dict[str, str]
+
+_PROBE: list[Message] = [
+    {"role": "system", "content": "Answer in JSON"},
+    {"role": "user", "content": "Probe"},
+]
+_PROBE_RESPONSE = '{"diseases":[],"findings":[]}'
+
+
+class PairLike(Protocol):
+    """What encoding needs of a preference pair (see fedpref.preference)."""
+
+    @property
+    def pair_id(self) -> str: ...  # noqa: D102
+    @property
+    def report_id(self) -> str: ...  # noqa: D102
+    @property
+    def chosen(self) -> str: ...  # noqa: D102
+    @property
+    def rejected(self) -> str: ...  # noqa: D102
+
+
+@dataclass(frozen=True)
+class EncodedPair:
+    """A preference pair as token ids; both responses run through the end of turn."""
+
+    pair_id: str
+    prompt_ids: tuple[int, ...]
+    chosen_ids: tuple[int, ...]
+    rejected_ids: tuple[int, ...]
+
+    @property
+    def length(self) -> int:
+        """The length in tokens of the longer of the two sequences."""
+        return len(self.prompt_ids) + max(len(self.chosen_ids), len(self.rejected_ids))
+
+
+def encode_prompt(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -> list[int]:
+    """Return the token ids of the prompt up to where the model answers, thinking disabled.
+
+    A template that refuses or drops the system role gets its text at the head of the user turn.
+    Raises ModelError if there is no usable template or if it yields more than one BOS.
+    """
+    ids = _tokenize(tokenizer, _render(tokenizer, messages)[0])
+    _check_bos(tokenizer, ids)
+    return ids
+
+
+def encode_response(
+    tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], response: str
+) -> list[int]:
+    """Return the token ids of `response` as the answer to `messages`, through the end of turn.
+
+    Raises ModelError unless the prompt's tokens are a prefix of prompt + response and the end of
+    turn follows the response exactly once.
+    """
+    return _encode(tokenizer, messages, response)[1]
+
+
+def stop_token_ids(base: BaseModel) -> tuple[int, ...]:
+    """Return the ids at which generation has to stop: the template's end of turn, and EOS."""
+    stops = {encode_response(base.tokenizer, _PROBE, _PROBE_RESPONSE)[-1]}
+    configured = base.model.generation_config.eos_token_id if base.model.generation_config else None
+    for ids in (configured, base.tokenizer.eos_token_id):
+        stops.update([ids] if isinstance(ids, int) else ids or [])
+    return tuple(sorted(stops))
+
+
+def pair_length(
+    tokenizer: PreTrainedTokenizerBase,
+    text: str,
+    chosen: str,
+    rejected: str,
+    prompt_style: PromptStyle,
+    ontology: Ontology = ONTOLOGY,
+) -> int:
+    """Return the length in tokens of the longer of prompt + chosen and prompt + rejected."""
+    return _encode_pair(
+        tokenizer, "", task_messages(text, prompt_style, ontology), chosen, rejected
+    ).length
+
+
+def encode_pairs(
+    base: BaseModel,
+    pairs: Sequence[PairLike],
+    texts_by_report_id: Mapping[str, str],
+    *,
+    prompt_style: PromptStyle,
+    ontology: Ontology = ONTOLOGY,
+    max_length: int,
+    on_too_long: Literal["error", "drop"] = "error",
+) -> tuple[list[EncodedPair], int]:
+    """Return the pairs as token ids, in their order, and how many over-long ones were dropped.
+
+    Nothing is ever cut. An over-long pair is a DataError that names its pair id, all such at once,
+    unless `on_too_long` is "drop".
+    """
+    encoded: list[EncodedPair] = []
+    too_long: list[FedPrefError] = []
+    for pair in pairs:
+        if pair.report_id not in texts_by_report_id:
+            raise DataError(
+                f"pair {pair.pair_id} belongs to no report of this site",
+                fix="run `fedpref pairs` again",
+            )
+        messages = task_messages(texts_by_report_id[pair.report_id], prompt_style, ontology)
+        item = _encode_pair(base.tokenizer, pair.pair_id, messages, pair.chosen, pair.rejected)
+        if item.length > max_length:
+            too_long.append(
+                DataError(
+                    f"pair {pair.pair_id} needs {item.length} tokens, the limit is {max_length}",
+                    fix="raise training.max-length, or set training.on-too-long to 'drop'",
+                )
+            )
+        else:
+            encoded.append(item)
+    if on_too_long == "error":
+        raise_all(too_long)
+    return encoded, len(too_long)
+
+
+def _encode_pair(
+    tokenizer: PreTrainedTokenizerBase,
+    pair_id: str,
+    messages: Sequence[Message],
+    chosen: str,
+    rejected: str,
+) -> EncodedPair:
+    prompt_ids, chosen_ids = _encode(tokenizer, messages, chosen)
+    _, rejected_ids = _encode(tokenizer, messages, rejected)
+    return EncodedPair(pair_id, tuple(prompt_ids), tuple(chosen_ids), tuple(rejected_ids))
+
+
+def _encode(
+    tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], response: str
+) -> tuple[list[int], list[int]]:
+    """Return the token ids of the prompt and of the response through its end of turn."""
+    prompt_text, shown = _render(tokenizer, messages)
+    full_text = _apply(tokenizer, [*shown, {"role": "assistant", "content": response}], open_=False)
+    prompt_ids = _tokenize(tokenizer, prompt_text)
+    full_ids = _tokenize(tokenizer, full_text)
+    _check_bos(tokenizer, full_ids)
+    if not full_text.startswith(prompt_text) or full_ids[: len(prompt_ids)] != prompt_ids:
+        raise _template_error(
+            tokenizer,
+            "the prompt's tokens are not a prefix of prompt + response",
+            "the model would be trained on a context that it never sees when it generates",
+        )
+    tail = full_text[len(prompt_text) :]
+    if tail.count(response) != 1:
+        raise _template_error(
+            tokenizer, "the template changes the response", "the response is not found in it as is"
+        )
+    suffix_ids = _tokenize(tokenizer, tail[tail.index(response) + len(response) :])
+    specials = _special_ids(tokenizer)
+    end = next((token for token in suffix_ids if token in specials), tokenizer.eos_token_id)
+    if not isinstance(end, int):
+        raise _template_error(
+            tokenizer, "the template writes no end of turn", "and the tokenizer has no EOS token"
+        )
+    response_ids = full_ids[len(prompt_ids) :]
+    # A template that leaves the last turn open is closed by EOS, at which generation stops.
+    response_ids = (
+        response_ids[: response_ids.index(end) + 1]
+        if end in response_ids
+        else [*response_ids, end]
+    )
+    written = tokenizer.decode(
+        response_ids[:-1], skip_special_tokens=False, clean_up_tokenization_spaces=False
+    )
+    if written.strip() != response.strip():
+        raise _template_error(
+            tokenizer,
+            "the response's tokens do not decode to the response and one end of turn",
+            "an end-of-turn token inside the response, or other text before its end of turn",
+        )
+    return prompt_ids, response_ids
+
+
+def _render(
+    tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]
+) -> tuple[str, list[Message]]:
+    """Return the prompt's text and the messages as the template takes them."""
+    given = [dict(message) for message in messages]
+    if tokenizer.chat_template is None:
+        raise _template_error(
+            tokenizer, "the tokenizer has no chat template", "the task is asked as chat messages"
+        )
+    try:
+        text = _apply(tokenizer, given, open_=True)
+        if all(message["content"].strip() in text for message in given):
+            return text, given
+    except TemplateError:
+        if given[0]["role"] != "system":
+            raise _template_error(
+                tokenizer, "the chat template cannot be rendered", "it refuses the messages"
+            ) from None
+    system, user, *rest = given
+    folded = [{"role": "user", "content": f"{system['content']}\n\n{user['content']}"}, *rest]
+    try:
+        text = _apply(tokenizer, folded, open_=True)
+    except TemplateError:
+        text = ""
+    if not all(message["content"].strip() in text for message in folded):
+        raise _template_error(
+            tokenizer,
+            "the chat template loses a part of the prompt",
+            "neither a system message nor the same text in the user turn reaches the model whole",
+        )
+    return text, folded
+
+
+def _apply(tokenizer: PreTrainedTokenizerBase, messages: list[Message], *, open_: bool) -> str:
+    text = tokenizer.apply_chat_template(
+        messages, tokenize=False, add_generation_prompt=open_, enable_thinking=False
+    )
+    return str(text)
+
+
+def _tokenize(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
+    ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
+    return ids
+
+
+def _special_ids(tokenizer: PreTrainedTokenizerBase) -> set[int]:
+    added = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
+    return added | set(tokenizer.all_special_ids)
+
+
+def _check_bos(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> None:
+    bos = tokenizer.bos_token_id
+    if bos is None:
+        return
+    # Where BOS doubles as the end of turn, only a doubled start can be told apart.
+    shared = bos == tokenizer.eos_token_id
+    if ids[:2] == [bos, bos] or (not shared and ids.count(bos) > 1):
+        raise _template_error(
+            tokenizer,
+            f"the rendered messages hold {ids.count(bos)} BOS tokens",
+            "a model is trained with at most one",
+        )
+
+
+def _template_error(tokenizer: PreTrainedTokenizerBase, what: str, why: str) -> ModelError:
+    return ModelError(
+        what,
+        why=why,
+        fix="correct the tokenizer's chat_template, or use another base model",
+        file=f"chat template of {tokenizer.name_or_path or type(tokenizer).__name__}",
+    )

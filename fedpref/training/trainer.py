@@ -1,0 +1,220 @@
+"""What the SFT and the DPO trainer share: arguments, bookkeeping, and how a phase is run.
+
+TRL's trainers are used as they are, with a narrow mix-in: the data are token ids already, so that
+TRL neither tokenizes nor prints text; nothing is downloaded, reported or left on disk.
+"""
+
+import gc
+import math
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from transformers import (
+    PreTrainedModel,
+    PrinterCallback,
+    Trainer,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
+
+from fedpref.adapter_state import AdapterSpec, AdapterState, check_state, state_digest
+from fedpref.errors import TrainingError
+from fedpref.training.adapter import check_trained, load_state, read_state
+from fedpref.training.base_model import BaseModel
+from fedpref.training.session import model_session
+from fedpref.training.trained import Trained
+
+if TYPE_CHECKING:
+    from fedpref.config import TrainingSettings
+
+ROW = "row"  # the column that names a pair's place in the data
+_WARMUP_FROM_STEPS = 10
+
+
+def step_count(pairs: int, accumulation: int) -> int:
+    """Return the optimiser steps of one epoch; the last group may be smaller."""
+    return math.ceil(pairs / accumulation)
+
+
+def warmup_steps(steps: int, ratio: float) -> int:
+    """Return ceil(ratio·steps), or 0 below ten steps: there warm-up would train nothing."""
+    return math.ceil(ratio * steps) if steps >= _WARMUP_FROM_STEPS else 0
+
+
+def training_arguments(
+    base: BaseModel,
+    settings: "TrainingSettings",
+    *,
+    learning_rate: float,
+    pairs: int,
+    seed: int,
+    output_dir: str,
+) -> dict[str, Any]:
+    """Return the arguments of one epoch that the SFT and the DPO trainer have in common.
+
+    AdamW (fused) with weight decay 0, cosine decay, gradient norm clipped at 1.0 (the default of
+    transformers), batch 1 with accumulation, in order, nothing cut, saved or reported.
+    """
+    on_cpu = base.device == "cpu"
+    return {
+        "output_dir": output_dir,
+        "num_train_epochs": 1,
+        "per_device_train_batch_size": 1,
+        "gradient_accumulation_steps": settings.accumulation,
+        "learning_rate": learning_rate,
+        "lr_scheduler_type": "cosine",
+        "warmup_steps": warmup_steps(
+            step_count(pairs, settings.accumulation), settings.warmup_ratio
+        ),
+        "optim": "adamw_torch_fused",
+        "weight_decay": 0.0,
+        "max_grad_norm": 1.0,
+        "gradient_checkpointing": settings.gradient_checkpointing,
+        "gradient_checkpointing_kwargs": {"use_reentrant": False},
+        # Mixed precision only where the base is held in bfloat16; LoRA parameters stay float32.
+        "bf16": base.dtype == "bfloat16",
+        "fp16": False,
+        "use_cpu": on_cpu,
+        "max_length": None,
+        "train_sampling_strategy": "sequential",
+        "dataloader_num_workers": 0,
+        "dataloader_pin_memory": not on_cpu,
+        "seed": seed,
+        "data_seed": seed,
+        "save_strategy": "no",
+        "eval_strategy": "no",
+        "logging_strategy": "no",
+        "report_to": "none",
+        "disable_tqdm": True,
+        "include_num_input_tokens_seen": "no",
+    }
+
+
+class _StepCallback(TrainerCallback):  # type: ignore[misc]
+    """Closes an accumulation group when the optimiser has stepped."""
+
+    def __init__(self, close_group: Callable[[], None]) -> None:
+        self._close_group = close_group
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Called by the trainer after each optimiser step."""
+        self._close_group()
+
+
+class PhaseMixin(Trainer):  # type: ignore[misc]
+    """Mixed into a TRL trainer: counts what was trained, keeps exact losses, stays silent.
+
+    The rows come with the column `row` (place in the data); it never reaches the model.
+    """
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.remove_callback(PrinterCallback)
+        self.add_callback(_StepCallback(self._close_group))
+        self.step_losses: list[float] = []
+        self.trained_rows: set[int] = set()
+        self._group_loss = 0.0
+        self._group_rows: set[int] = set()
+
+    def training_step(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        num_items_in_batch: Any = None,
+    ) -> torch.Tensor:
+        """Forward and backward of one micro-batch; raises TrainingError if the loss is no number."""
+        self._group_rows.update(inputs.pop(ROW).tolist())
+        loss: torch.Tensor = super().training_step(model, inputs, num_items_in_batch)
+        value = loss.item()
+        if not math.isfinite(value):
+            raise TrainingError(
+                f"the loss became {value} in optimiser step {self.state.global_step + 1}",
+                why="the learning rate is too high for this model, or its weights are damaged",
+                fix="lower the learning rate, or check the base model",
+            )
+        self._group_loss += value
+        return loss
+
+    def _close_group(self) -> None:
+        self.step_losses.append(self._group_loss)
+        self.trained_rows |= self._group_rows
+        self._group_loss, self._group_rows = 0.0, set()
+
+    def _send_telemetry(self) -> None:
+        """Send nothing: a hospital's training is nobody's statistics."""
+
+    def floating_point_ops(self, inputs: Any) -> int:
+        """Return 0: the count is not used and costs a walk over the model at each step."""
+        return 0
+
+    def _set_signature_columns_if_needed(self) -> None:
+        super()._set_signature_columns_if_needed()
+        if ROW not in self._signature_columns:
+            self._signature_columns.append(ROW)
+
+
+class RowCollator:
+    """A collator that adds each example's place in the data to what `collate` returns."""
+
+    def __init__(self, collate: Callable[[list[dict[str, Any]]], dict[str, Any]]) -> None:
+        self.collate = collate
+
+    def __call__(self, examples: list[dict[str, Any]]) -> dict[str, Any]:
+        """Return the batch of `examples` as tensors."""
+        rows = torch.tensor([example[ROW] for example in examples])
+        return {**self.collate(examples), ROW: rows}
+
+
+@contextmanager
+def phase_session(base: BaseModel) -> Iterator[tuple[PreTrainedModel, str]]:
+    """Yield the bare model and a temporary output folder that is gone afterwards."""
+    with model_session(base) as model, tempfile.TemporaryDirectory(prefix="fedpref-") as folder:
+        yield model, folder
+    # Trainers hold their model in reference cycles; a round must not wait for the collector.
+    gc.collect()
+    if base.device != "cpu":
+        torch.cuda.empty_cache()
+
+
+def run_phase(
+    trainer: PhaseMixin, spec: AdapterSpec, state: AdapterState, started: float
+) -> Trained:
+    """Train from `state` and return the result; raises TrainingError or AdapterError on a bad one.
+
+    The trainer has attached an adapter of its own making, whose weights are replaced by `state`.
+    """
+    model = trainer.model
+    load_state(model, spec, state)
+    trainer.train()
+    trained = read_state(model)
+    try:
+        check_state(trained, spec)
+    except Exception as error:
+        raise TrainingError("the trained adapter is not usable", why=str(error)) from None
+    check_trained(trained)
+    if state_digest(trained) == state_digest(state):
+        raise TrainingError("training changed nothing", fix="raise the learning rate")
+    losses = trainer.step_losses
+    return Trained(
+        state=trained,
+        trained_pair_count=len(trainer.trained_rows),
+        steps=len(losses),
+        first_loss=losses[0],
+        last_loss=losses[-1],
+        mean_loss=math.fsum(losses) / len(losses),
+        seconds=time.monotonic() - started,
+    )
+
+
+def rows_of(columns: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the columns of each pair with its place in the data added."""
+    return [{**column, ROW: index} for index, column in enumerate(columns)]
