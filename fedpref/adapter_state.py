@@ -122,7 +122,7 @@ def state_digest(state: Mapping[str, NDArray[Any]]) -> str:
 
 
 def check_state(state: Mapping[str, NDArray[Any]], spec: AdapterSpec) -> None:
-    """Raise AdapterError unless `state` has exactly the keys, shapes and dtype of `spec`, finite."""
+    """Raise AdapterError unless `state` has the keys and shapes of `spec`, float32 and finite."""
     expected = dict(zip(spec.keys, spec.shapes, strict=True))
     if missing := sorted(expected.keys() - state.keys()):
         raise AdapterError(
@@ -200,7 +200,7 @@ def save_adapter(path: Path, state: AdapterState, spec: AdapterSpec, base_name: 
 
 
 def load_adapter(path: Path, spec: AdapterSpec) -> AdapterState:
-    """Return the adapter of a folder in PEFT's format; raises AdapterError unless it fits `spec`."""
+    """Return the adapter of a folder in PEFT's format; AdapterError unless it fits `spec`."""
     try:
         config = json.loads((path / CONFIG_FILE).read_text(encoding="utf-8"))
         state = load_file(path / WEIGHTS_FILE)

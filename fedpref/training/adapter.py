@@ -4,7 +4,7 @@ PEFT loads with strict=False and only reports what did not fit; here a state loa
 is checked by reading it back, or AdapterError is raised.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -59,7 +59,7 @@ def load_state(model: PeftModel, spec: AdapterSpec, state: AdapterState) -> None
         if f".{ADAPTER_NAME}." in name and parameter.dtype != torch.float32:
             parameter.data = parameter.data.float()
     tensors = {key: torch.from_numpy(state[key].copy()) for key in spec.keys}
-    result = set_peft_model_state_dict(model, tensors, adapter_name=ADAPTER_NAME)
+    result: Any = set_peft_model_state_dict(model, tensors, adapter_name=ADAPTER_NAME)
     missing = [key for key in result.missing_keys if f".{ADAPTER_NAME}." in key]
     for key in [*missing, *result.unexpected_keys]:
         raise AdapterError(

@@ -1,4 +1,4 @@
-"""The frozen base model and its tokenizer: found, loaded once per process, and identified by hash."""
+"""The frozen base model and its tokenizer: found, loaded once per process, known by hash."""
 
 import json
 import os
@@ -71,7 +71,9 @@ def load_base_model(
             fix="set dtype to auto, float32 or bfloat16 and device to auto, cpu, cuda or cuda:<n>",
         )
     if kind == "cuda" and not torch.cuda.is_available():
-        raise ModelError(f"device {device!r} was asked for, but torch sees no GPU", fix="use 'auto'")
+        raise ModelError(
+            f"device {device!r} was asked for, but torch sees no GPU", fix="use 'auto'"
+        )
     path = _find(name_or_path)
     key = (path, dtype, device, threads)
     if key not in _loaded:
@@ -146,7 +148,7 @@ def _load(name: str, path: Path, dtype: str, device: str, threads: int) -> BaseM
     if tokenizer.pad_token is None:
         # Padding is masked everywhere, so any token will do; only its presence is needed.
         tokenizer.pad_token = tokenizer.eos_token
-    model.to(device)
+    torch.nn.Module.to(model, torch.device(device))
     model.eval()
     model.requires_grad_(False)
     return BaseModel(

@@ -1,8 +1,8 @@
 """Rounds 1–3: one epoch of direct preference optimisation, on TRL's DPOTrainer.
 
-Loss of a pair: -log sigmoid(beta·[(log π(c) − log π_ref(c)) − (log π(r) − log π_ref(r))]), log-probs
-summed over response tokens; of a step: the mean over the pairs of its accumulation group. The
-reference log-probs are given: no reference model or adapter exists here.
+Loss of a pair: -log sigmoid(beta·[(log π(c) − log π_ref(c)) − (log π(r) − log π_ref(r))]), each
+log-prob summed over response tokens; of a step: the mean over the pairs of its accumulation group.
+The reference log-probs are given: no reference model or adapter exists here.
 """
 
 import time
@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from datasets import Dataset
-from trl import DPOConfig, DPOTrainer
-from trl.trainer.dpo_trainer import DataCollatorForPreference
+from trl.trainer.dpo_config import DPOConfig
+from trl.trainer.dpo_trainer import DataCollatorForPreference, DPOTrainer
 
 from fedpref.adapter_state import AdapterSpec, AdapterState
 from fedpref.errors import TrainingError
@@ -53,7 +53,7 @@ class FixedReferenceTrainer(PhaseMixin, DPOTrainer):  # type: ignore[misc]
         raise TrainingError("a reference forward was asked for during training")
 
 
-def train_dpo(
+def train_dpo(  # noqa: PLR0917
     base: BaseModel,
     spec: AdapterSpec,
     state: AdapterState,

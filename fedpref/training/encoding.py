@@ -86,7 +86,7 @@ def stop_token_ids(base: BaseModel) -> tuple[int, ...]:
     return tuple(sorted(stops))
 
 
-def pair_length(
+def pair_length(  # noqa: PLR0917
     tokenizer: PreTrainedTokenizerBase,
     text: str,
     chosen: str,
@@ -181,12 +181,12 @@ def _encode(
     response_ids = full_ids[len(prompt_ids) :]
     # A template that leaves the last turn open is closed by EOS, at which generation stops.
     response_ids = (
-        response_ids[: response_ids.index(end) + 1]
-        if end in response_ids
-        else [*response_ids, end]
+        response_ids[: response_ids.index(end) + 1] if end in response_ids else [*response_ids, end]
     )
-    written = tokenizer.decode(
-        response_ids[:-1], skip_special_tokens=False, clean_up_tokenization_spaces=False
+    written = str(
+        tokenizer.decode(
+            response_ids[:-1], skip_special_tokens=False, clean_up_tokenization_spaces=False
+        )
     )
     if written.strip() != response.strip():
         raise _template_error(

@@ -24,6 +24,7 @@ from fedpref.training.adapter import attach, load_state
 from fedpref.training.base_model import BaseModel
 from fedpref.training.quiet import quiet
 
+
 @contextmanager
 def model_session(base: BaseModel) -> Iterator[PreTrainedModel]:
     """Yield the bare base model for any use; it and the process are as before afterwards."""

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from datasets import Dataset
-from trl import SFTConfig, SFTTrainer
-from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
+from trl.trainer.sft_config import SFTConfig
+from trl.trainer.sft_trainer import DataCollatorForLanguageModeling, SFTTrainer
 
 from fedpref.adapter_state import AdapterSpec, AdapterState
 from fedpref.training.adapter import lora_config

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
+from peft import PeftModel
 from torch import nn
 from transformers import (
     PreTrainedModel,
@@ -131,7 +132,7 @@ class PhaseMixin(Trainer):  # type: ignore[misc]
         inputs: dict[str, Any],
         num_items_in_batch: Any = None,
     ) -> torch.Tensor:
-        """Forward and backward of one micro-batch; raises TrainingError if the loss is no number."""
+        """Forward and backward of a micro-batch; raises TrainingError if the loss is no number."""
         self._group_rows.update(inputs.pop(ROW).tolist())
         loss: torch.Tensor = super().training_step(model, inputs, num_items_in_batch)
         value = loss.item()
@@ -158,8 +159,9 @@ class PhaseMixin(Trainer):  # type: ignore[misc]
 
     def _set_signature_columns_if_needed(self) -> None:
         super()._set_signature_columns_if_needed()
-        if ROW not in self._signature_columns:
-            self._signature_columns.append(ROW)
+        columns: list[str] = self._signature_columns or []
+        if ROW not in columns:
+            self._signature_columns = [*columns, ROW]
 
 
 class RowCollator:
@@ -193,6 +195,7 @@ def run_phase(
     The trainer has attached an adapter of its own making, whose weights are replaced by `state`.
     """
     model = trainer.model
+    assert isinstance(model, PeftModel)  # both TRL trainers wrap the bare model themselves
     load_state(model, spec, state)
     trainer.train()
     trained = read_state(model)

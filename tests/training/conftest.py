@@ -9,12 +9,12 @@ import pytest
 # Test folders are no packages; the builders are shared by path.
 sys.path.insert(0, str(Path(__file__).parent))
 
-from tiny_models import LORA, make_pairs, save_tiny  # noqa: E402
+from tiny_models import LORA, make_pairs, save_tiny
 
-from fedpref.adapter_state import initial_state  # noqa: E402
-from fedpref.training.adapter import make_spec  # noqa: E402
-from fedpref.training.base_model import BaseModel, load_base_model  # noqa: E402
-from fedpref.training.encoding import EncodedPair  # noqa: E402
+from fedpref.adapter_state import initial_state
+from fedpref.training.adapter import make_spec
+from fedpref.training.base_model import BaseModel, load_base_model
+from fedpref.training.encoding import EncodedPair
 
 
 @pytest.fixture(scope="session")
