@@ -1,1 +1,1 @@
-"""."""
+"""The federation: handshake, rounds, guards, wire, checkpoints; the server side needs no torch."""

@@ -1,0 +1,125 @@
+"""What a reply must be before anything else sees it; a refusal names the reason, never a value.
+
+A refused reply is no fault of the run: the round closes without that site while a quorum holds.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from flwr.app import Message
+from flwr.common.constant import ErrorCode
+from numpy.typing import NDArray
+
+from fedpref.adapter_state import AdapterSpec, state_digest, unpack
+from fedpref.errors import FedPrefError, RoundError
+from fedpref.federation import wire
+
+_ERROR_LIMIT = 2000
+_CODED = re.compile(r"\[FP\d{3}\]")
+
+_FLOWER_ERRORS = {
+    ErrorCode.LOAD_CLIENT_APP_EXCEPTION: "the site cannot load the app (is fedpref[site] installed "
+    "there?)",
+    ErrorCode.CLIENT_APP_RAISED_EXCEPTION: "the site's app failed; its own log says why",
+    ErrorCode.MESSAGE_UNAVAILABLE: "the message expired before the site took it",
+    ErrorCode.REPLY_MESSAGE_UNAVAILABLE: "the site's reply expired or was lost",
+    ErrorCode.NODE_UNAVAILABLE: "the site's SuperNode is offline",
+    ErrorCode.CLIENT_APP_CRASHED: "the site's app crashed (out of memory?)",
+}
+
+
+class Refused(RoundError):
+    """A reply that is left out, with the reason in `what`."""
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """What the coordinator knows about the one reply it waits for."""
+
+    site: str
+    federation: str
+    round: int
+    spec: AdapterSpec
+    base_hash: str
+    pairs: int
+    may_drop: bool
+
+
+@dataclass(frozen=True)
+class Update:
+    """A site's trained adapter (flat, finite, of the agreed length) and its pair count."""
+
+    flat: NDArray[np.float32]
+    pair_count: int
+    adapter_hash: str
+
+
+def check_reply(reply: Message, expected: Expectation, statuses: Sequence[str]) -> str:
+    """Return the reply's status, one of `statuses`; raise Refused with the site's own reason.
+
+    Checks that the reply carries content and answers for this site, federation and round.
+    """
+    if reply.has_error():
+        code = reply.error.code
+        raise Refused(_FLOWER_ERRORS.get(code, f"Flower reports error {code} for the site"))
+    config = wire.config_of(reply)
+    status = wire.text(config, wire.STATUS)
+    if status == wire.FAILED:
+        raise Refused(site_error(reply))
+    for name, found, value in (
+        (wire.SITE, wire.text(config, wire.SITE), expected.site),
+        (wire.FEDERATION, wire.text(config, wire.FEDERATION), expected.federation),
+        (wire.ROUND, wire.number(config, wire.ROUND), expected.round),
+    ):
+        if found != value:
+            raise Refused(f"the reply is for another {name}")
+    if status not in statuses:
+        raise Refused("the reply has an unexpected status")
+    return status
+
+
+def site_error(reply: Message) -> str:
+    """Return the coded message of an error reply, in one piece of bounded length."""
+    message = wire.text(wire.config_of(reply), wire.ERROR)
+    if not _CODED.match(message):
+        return "the site failed without a coded message"
+    # A site could write anything; a log line stays a line of printable characters.
+    lines = ["".join(c for c in line if c.isprintable()) for line in message.splitlines()]
+    return "\n".join(lines)[:_ERROR_LIMIT]
+
+
+def check_update(reply: Message, expected: Expectation) -> Update:
+    """Return the update of a `trained` reply; raises Refused naming what is wrong with it."""
+    config = wire.config_of(reply)
+    if wire.text(config, wire.BASE_HASH) != expected.base_hash:
+        raise Refused("the update builds on another adapter")
+    count = _pair_count(reply, expected)
+    arrays = reply.content.array_records.get(wire.ARRAYS, {})
+    if len(reply.content.array_records) != 1 or len(arrays) != 1:
+        raise Refused(
+            f"the update holds {sum(map(len, reply.content.array_records.values()))} arrays, not 1"
+        )
+    ((name, array),) = arrays.items()
+    try:
+        flat = wire.read_flat(array)
+        state = unpack(flat, expected.spec)
+    except FedPrefError as error:
+        raise Refused(error.what) from None
+    bad = [key for key, value in state.items() if not np.isfinite(value).all()]
+    if bad:
+        raise Refused(f"NaN or infinity in {len(bad)} tensors, first {bad[0]}")
+    if state_digest(state) != name or wire.text(config, wire.ADAPTER_HASH) != name:
+        raise Refused("the update does not match its hash")
+    return Update(flat, count, name)
+
+
+def _pair_count(reply: Message, expected: Expectation) -> int:
+    metrics = reply.content.metric_records.get(wire.METRICS, {})
+    count = metrics.get(wire.NUM_EXAMPLES)
+    if not isinstance(count, int) or isinstance(count, bool) or count <= 0:
+        raise Refused("the pair count is not a positive integer")
+    if count > expected.pairs or (count < expected.pairs and not expected.may_drop):
+        raise Refused(f"{count} pairs were trained, {expected.pairs} were stated in the handshake")
+    return count
