@@ -5,11 +5,11 @@ log-prob summed over response tokens; of a step: the mean over the pairs of its 
 The reference log-probs are given: no reference model or adapter exists here.
 """
 
-import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from datasets import Dataset
+from transformers import PreTrainedModel
 from trl.trainer.dpo_config import DPOConfig
 from trl.trainer.dpo_trainer import DataCollatorForPreference, DPOTrainer
 
@@ -22,7 +22,6 @@ from fedpref.training.trained import Trained
 from fedpref.training.trainer import (
     PhaseMixin,
     RowCollator,
-    phase_session,
     rows_of,
     run_phase,
     training_arguments,
@@ -71,9 +70,9 @@ def train_dpo(  # noqa: PLR0917
     """
     if not pairs:
         return None
-    started = time.monotonic()
     rows = rows_of([_row(pair, reference) for pair in pairs])
-    with phase_session(base) as (model, folder):
+
+    def make_trainer(model: PreTrainedModel, folder: str) -> FixedReferenceTrainer:
         arguments = DPOConfig(
             **training_arguments(
                 base,
@@ -87,7 +86,7 @@ def train_dpo(  # noqa: PLR0917
             loss_type=["sigmoid"],
             precompute_ref_log_probs=False,
         )
-        trainer = FixedReferenceTrainer(
+        return FixedReferenceTrainer(
             model=model,
             args=arguments,
             train_dataset=Dataset.from_list(rows),
@@ -97,7 +96,8 @@ def train_dpo(  # noqa: PLR0917
             ),
             peft_config=lora_config(spec),
         )
-        return run_phase(trainer, spec, state, started)
+
+    return run_phase(base, spec, state, make_trainer)
 
 
 def _row(pair: EncodedPair, reference: Mapping[str, tuple[float, float]]) -> dict[str, Any]:

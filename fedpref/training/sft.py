@@ -3,11 +3,11 @@
 The loss of a step is the mean over all response tokens of its accumulation group.
 """
 
-import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from datasets import Dataset
+from transformers import PreTrainedModel
 from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import DataCollatorForLanguageModeling, SFTTrainer
 
@@ -19,7 +19,6 @@ from fedpref.training.trained import Trained
 from fedpref.training.trainer import (
     PhaseMixin,
     RowCollator,
-    phase_session,
     rows_of,
     run_phase,
     training_arguments,
@@ -58,9 +57,9 @@ def train_sft(
     """
     if not pairs:
         return None
-    started = time.monotonic()
     rows = rows_of([_row(pair) for pair in pairs])
-    with phase_session(base) as (model, folder):
+
+    def make_trainer(model: PreTrainedModel, folder: str) -> ResponseTrainer:
         arguments = SFTConfig(
             **training_arguments(
                 base,
@@ -73,7 +72,7 @@ def train_sft(
             packing=False,
             dataset_kwargs={"skip_prepare_dataset": True},
         )
-        trainer = ResponseTrainer(
+        return ResponseTrainer(
             model=model,
             args=arguments,
             train_dataset=Dataset.from_list(rows),
@@ -83,7 +82,8 @@ def train_sft(
             ),
             peft_config=lora_config(spec),
         )
-        return run_phase(trainer, spec, state, started)
+
+    return run_phase(base, spec, state, make_trainer)
 
 
 def _row(pair: EncodedPair) -> dict[str, list[int]]:

@@ -8,8 +8,7 @@ import gc
 import math
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -26,7 +25,7 @@ from transformers import (
 )
 
 from fedpref.adapter_state import AdapterSpec, AdapterState, check_state, state_digest
-from fedpref.errors import TrainingError
+from fedpref.errors import AdapterError, TrainingError
 from fedpref.training.adapter import check_trained, load_state, read_state
 from fedpref.training.base_model import BaseModel
 from fedpref.training.session import model_session
@@ -159,7 +158,7 @@ class PhaseMixin(Trainer):  # type: ignore[misc]
 
     def _set_signature_columns_if_needed(self) -> None:
         super()._set_signature_columns_if_needed()
-        columns: list[str] = self._signature_columns or []
+        columns: list[str] = list(self._signature_columns)  # type: ignore[has-type]
         if ROW not in columns:
             self._signature_columns = [*columns, ROW]
 
@@ -176,24 +175,40 @@ class RowCollator:
         return {**self.collate(examples), ROW: rows}
 
 
-@contextmanager
-def phase_session(base: BaseModel) -> Iterator[tuple[PreTrainedModel, str]]:
-    """Yield the bare model and a temporary output folder that is gone afterwards."""
+def run_phase(
+    base: BaseModel,
+    spec: AdapterSpec,
+    state: AdapterState,
+    make_trainer: Callable[[PreTrainedModel, str], PhaseMixin],
+) -> Trained:
+    """Train from `state` and return the result; raises TrainingError or AdapterError on a bad one.
+
+    `make_trainer(bare model, temporary folder)` returns a trainer that has attached an adapter of
+    its own making, whose weights are replaced by `state`. Base and process are as before after it.
+    """
+    started = time.monotonic()
     with model_session(base) as model, tempfile.TemporaryDirectory(prefix="fedpref-") as folder:
-        yield model, folder
+        trained, trainer_facts = _train(make_trainer(model, folder), spec, state)
     # Trainers hold their model in reference cycles; a round must not wait for the collector.
     gc.collect()
     if base.device != "cpu":
         torch.cuda.empty_cache()
+    losses, pair_count = trainer_facts
+    return Trained(
+        state=trained,
+        trained_pair_count=pair_count,
+        steps=len(losses),
+        first_loss=losses[0],
+        last_loss=losses[-1],
+        mean_loss=math.fsum(losses) / len(losses),
+        seconds=time.monotonic() - started,
+    )
 
 
-def run_phase(
-    trainer: PhaseMixin, spec: AdapterSpec, state: AdapterState, started: float
-) -> Trained:
-    """Train from `state` and return the result; raises TrainingError or AdapterError on a bad one.
-
-    The trainer has attached an adapter of its own making, whose weights are replaced by `state`.
-    """
+def _train(
+    trainer: PhaseMixin, spec: AdapterSpec, state: AdapterState
+) -> tuple[AdapterState, tuple[list[float], int]]:
+    """Return the trained state, the loss of each step and the number of pairs trained."""
     model = trainer.model
     assert isinstance(model, PeftModel)  # both TRL trainers wrap the bare model themselves
     load_state(model, spec, state)
@@ -201,21 +216,12 @@ def run_phase(
     trained = read_state(model)
     try:
         check_state(trained, spec)
-    except Exception as error:
+    except AdapterError as error:
         raise TrainingError("the trained adapter is not usable", why=str(error)) from None
     check_trained(trained)
     if state_digest(trained) == state_digest(state):
         raise TrainingError("training changed nothing", fix="raise the learning rate")
-    losses = trainer.step_losses
-    return Trained(
-        state=trained,
-        trained_pair_count=len(trainer.trained_rows),
-        steps=len(losses),
-        first_loss=losses[0],
-        last_loss=losses[-1],
-        mean_loss=math.fsum(losses) / len(losses),
-        seconds=time.monotonic() - started,
-    )
+    return trained, (trainer.step_losses, len(trainer.trained_rows))
 
 
 def rows_of(columns: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

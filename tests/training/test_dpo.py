@@ -1,0 +1,159 @@
+"""The fixed reference, what is counted, and what is refused."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from tiny_models import SETTINGS, make_pairs, with_settings
+from trl import DPOTrainer
+
+from fedpref.adapter_state import initial_state, state_digest
+from fedpref.errors import AdapterError, TrainingError
+from fedpref.training import trainer
+from fedpref.training.dpo import FixedReferenceTrainer, train_dpo
+from fedpref.training.reference import sequence_logps
+from fedpref.training.sft import train_sft
+
+
+@pytest.fixture
+def seen(monkeypatch: Any) -> list[Any]:
+    """The trainers that ran, with the rewards of each micro-batch."""
+    trainers: list[Any] = []
+    original = trainer._train
+
+    def spy(phase: Any, *args: Any) -> Any:
+        metrics: dict[str, list[float]] = {}
+        log = phase.log
+
+        def keep(*values: Any) -> None:
+            metrics.update({key: list(value) for key, value in phase._metrics["train"].items()})
+            log(*values)
+
+        phase.log = keep
+        result = original(phase, *args)
+        trainers.append(
+            {
+                "adapters": list(phase.model.peft_config),
+                "rewards": metrics["rewards/chosen"],
+                "margins": metrics["rewards/margins"],
+                "reference": phase.ref_model,
+                "dtypes": {p.dtype for n, p in phase.model.named_parameters() if "lora" in n},
+                "optimizer": phase.args.optim,
+                "reentrant": phase.args.gradient_checkpointing_kwargs["use_reentrant"],
+            }
+        )
+        return result
+
+    monkeypatch.setattr(trainer, "_train", spy)
+    return trainers
+
+
+def test_first_step_after_the_root_is_ln_2_with_zero_rewards(
+    base: Any, spec: Any, root: Any, seen: list[Any]
+) -> None:
+    pairs = make_pairs(8)
+    reference = sequence_logps(base, spec, root, pairs)
+    trained = train_dpo(base, spec, root, pairs, reference, SETTINGS)
+    assert trained is not None
+    assert trained.first_loss == pytest.approx(math.log(2), abs=1e-4)
+    assert seen[0]["rewards"][:4] == pytest.approx([0.0] * 4, abs=1e-4)
+    assert seen[0]["margins"][:4] == pytest.approx([0.0] * 4, abs=1e-4)
+    assert abs(seen[0]["margins"][4]) > 1e-3  # and they move from the second step on
+
+
+def test_later_rounds_are_measured_against_the_root(base: Any, spec: Any, root: Any) -> None:
+    pairs = make_pairs(8)
+    reference = sequence_logps(base, spec, root, pairs)
+    first = train_dpo(base, spec, root, pairs, reference, SETTINGS)
+    assert first is not None
+    second = train_dpo(base, spec, first.state, pairs, reference, SETTINGS)
+    assert second is not None
+    now = sequence_logps(base, spec, first.state, pairs[:4])
+
+    def loss(pair_id: str) -> float:
+        chosen, rejected = (n - r for n, r in zip(now[pair_id], reference[pair_id], strict=True))
+        return math.log1p(math.exp(-SETTINGS.beta * (chosen - rejected)))
+
+    expected = sum(loss(pair.pair_id) for pair in pairs[:4]) / 4
+    assert abs(expected - math.log(2)) > 0.01
+    assert second.first_loss == pytest.approx(expected, abs=1e-5)
+
+
+def test_no_ref_adapter_no_reference_forward_float32_fused(
+    base: Any, spec: Any, root: Any, seen: list[Any], monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(DPOTrainer, "compute_ref_log_probs", None)
+    monkeypatch.setattr(DPOTrainer, "_precompute_ref_logps", None)
+    pairs = make_pairs(3)
+    reference = {pair.pair_id: (-1.0, -2.0) for pair in pairs}
+    train_dpo(base, spec, root, pairs, reference, SETTINGS)
+    train_dpo(base, spec, root, pairs, reference, SETTINGS)  # "ref already exists" of old
+    assert [item["adapters"] for item in seen] == [["default"], ["default"]]
+    assert seen[0]["reference"] is None
+    assert {str(dtype) for dtype in seen[0]["dtypes"]} == {"torch.float32"}
+    assert seen[0]["optimizer"] == "adamw_torch_fused"
+    assert seen[0]["reentrant"] is False
+
+
+def test_a_reference_forward_is_refused() -> None:
+    with pytest.raises(TrainingError, match="reference forward"):
+        FixedReferenceTrainer.compute_ref_log_probs(None, None, None)  # type: ignore[arg-type]
+
+
+def test_reference_values_enter_the_loss(base: Any, spec: Any, root: Any) -> None:
+    pairs = make_pairs(1)
+    (chosen, rejected), *_ = sequence_logps(base, spec, root, pairs).values()
+    trained = train_dpo(base, spec, root, pairs, {"pair-0": (chosen - 10, rejected)}, SETTINGS)
+    assert trained is not None
+    # beta 0.1 times a log-ratio of 10: -log sigmoid(1) = 0.3133
+    assert trained.first_loss == pytest.approx(0.3133, abs=1e-4)
+
+
+def test_missing_reference_names_the_pair(base: Any, spec: Any, root: Any) -> None:
+    with pytest.raises(TrainingError, match="pair pair-1 has no reference"):
+        train_dpo(base, spec, root, make_pairs(2), {"pair-0": (0.0, 0.0)}, SETTINGS)
+
+
+def test_zero_pairs_train_nothing(base: Any, spec: Any, state: Any) -> None:
+    assert train_sft(base, spec, state, [], SETTINGS) is None
+    assert train_dpo(base, spec, state, [], {}, SETTINGS) is None
+
+
+def test_nan_is_an_error_not_a_model(base: Any, spec: Any, root: Any) -> None:
+    pairs = make_pairs(2)
+    with pytest.raises(TrainingError, match="the loss became nan in optimiser step 1"):
+        train_dpo(base, spec, root, pairs, {p.pair_id: (math.nan, 0.0) for p in pairs}, SETTINGS)
+    bad = {key: np.full_like(array, np.nan) for key, array in root.items()}
+    with pytest.raises(AdapterError, match="NaN"):
+        train_sft(base, spec, bad, pairs, SETTINGS)
+
+
+def test_training_that_moves_nothing_is_refused(base: Any, spec: Any, state: Any) -> None:
+    # A rate so small that B stays 0 in float32 is as good as no training.
+    with pytest.raises((TrainingError, AdapterError), match="lora_B is zero"):
+        train_sft(base, spec, state, make_pairs(2), with_settings(sft_learning_rate=1e-46))
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("phase", ["sft", "dpo"])
+def test_gradient_checkpointing_trains_every_lora_b_alike(base: Any, spec: Any, phase: str) -> None:
+    start = initial_state(spec, 0)
+    pairs = make_pairs(4)
+
+    def train(checkpointing: bool) -> Any:
+        settings = with_settings(gradient_checkpointing=checkpointing)
+        if phase == "sft":
+            return train_sft(base, spec, start, pairs, settings)
+        reference = {pair.pair_id: (0.0, 0.0) for pair in pairs}
+        return train_dpo(base, spec, start, pairs, reference, settings)
+
+    plain, saved = train(False), train(True)
+    assert plain.steps == saved.steps == 1
+    for key in spec.keys:
+        assert np.abs(plain.state[key] - saved.state[key]).max() <= 1e-6
+        if ".lora_B." in key:
+            assert saved.state[key].any()
+    assert state_digest(saved.state) != state_digest(start)

@@ -1,0 +1,184 @@
+"""After a session nothing of it is left: on the model, in the process, in memory."""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+import resource
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from tiny_models import SETTINGS, make_pairs, with_settings
+from transformers import Trainer
+
+from fedpref.adapter_state import state_digest
+from fedpref.errors import TrainingError
+from fedpref.training.dpo import train_dpo
+from fedpref.training.reference import sequence_logps
+from fedpref.training.session import adapter_session, model_session
+from fedpref.training.sft import train_sft
+
+PAIRS = make_pairs(5)
+IDS = torch.tensor([[1, 2, 3, 4, 5]])
+
+
+def describe(model: Any) -> dict[str, Any]:
+    """Everything that a trainer is known to leave on a model."""
+    return {
+        "forward": ["forward" in vars(m) for m in model.modules()],
+        "training": [m.training for m in model.modules()],
+        "checkpointing": [getattr(m, "gradient_checkpointing", None) for m in model.modules()],
+        "hooks": [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules()],
+        "modules": [name for name, _ in model.named_modules()],
+        "types": [type(m) for m in model.modules()],
+        "attributes": [sorted(vars(m)) for m in model.modules()],
+        "grad": [(p.requires_grad, p.grad is None) for p in model.parameters()],
+        "config": model.config.to_dict(),
+        "generation": model.generation_config.to_dict(),
+    }
+
+
+def weights(model: Any) -> dict[str, Any]:
+    return {name: p.detach().clone() for name, p in model.named_parameters()}
+
+
+def train_everything(base: Any, spec: Any, state: Any, settings: Any = SETTINGS) -> Any:
+    root = train_sft(base, spec, state, PAIRS, settings)
+    assert root is not None
+    reference = sequence_logps(base, spec, root.state, PAIRS)
+    trained = train_dpo(base, spec, root.state, PAIRS, reference, settings)
+    assert trained is not None
+    return trained
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_training_leaves_the_base_as_it_was(
+    base: Any, spec: Any, state: Any, checkpointing: bool
+) -> None:
+    before, values = describe(base.model), weights(base.model)
+    logits = base.model(IDS).logits
+    train_everything(base, spec, state, with_settings(gradient_checkpointing=checkpointing))
+    assert describe(base.model) == before
+    after = weights(base.model)
+    assert all(torch.equal(values[name], after[name]) for name in values)
+    assert torch.equal(base.model(IDS).logits, logits)
+
+
+def test_an_error_inside_restores_as_well(base: Any, spec: Any, state: Any) -> None:
+    before = describe(base.model)
+    with pytest.raises(TrainingError, match="loss became"):
+        # The first step is harmless; afterwards the weights are beyond float32.
+        train_sft(base, spec, state, PAIRS * 3, with_settings(sft_learning_rate=1e38))
+    assert describe(base.model) == before
+
+
+def test_the_process_is_as_before(base: Any, spec: Any, state: Any) -> None:
+    def snapshot() -> list[Any]:
+        return [
+            random.getstate(),
+            np.random.get_state()[1].tolist(),
+            torch.get_rng_state().tolist(),
+            torch.get_num_threads(),
+            torch.is_grad_enabled(),
+            dict(os.environ),
+            warnings.filters[:],
+            transformers.utils.logging.get_verbosity(),
+            transformers.utils.logging.is_progress_bar_enabled(),
+            base.tokenizer.padding_side,
+            base.tokenizer.pad_token,
+        ]
+
+    random.seed(1)
+    torch.set_num_threads(2)
+    try:
+        before = snapshot()
+        train_everything(base, spec, state)
+        assert snapshot() == before
+    finally:
+        torch.set_num_threads(1)
+
+
+def test_threads_are_pinned_inside(base: Any) -> None:
+    torch.set_num_threads(2)
+    try:
+        with model_session(base):
+            assert torch.get_num_threads() == base.threads == 1
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(1)
+
+
+def test_no_trainer_lives_on_and_memory_is_flat(base: Any, spec: Any, state: Any) -> None:
+    train_everything(base, spec, state)
+    gc.collect()
+    count = len(gc.get_objects())
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for _ in range(4):
+        train_everything(base, spec, state)
+    assert not [o for o in gc.get_objects() if isinstance(o, Trainer)]
+    gc.collect()
+    assert len(gc.get_objects()) - count < 500
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak < 10_000  # kilobytes
+
+
+def test_same_inputs_same_bits_whatever_ran_before(base: Any, spec: Any, state: Any) -> None:
+    first = train_everything(base, spec, state)
+    torch.manual_seed(99)
+    random.seed(99)
+    train_sft(base, spec, state, make_pairs(3, seed=5), SETTINGS, seed=4)
+    second = train_everything(base, spec, state)
+    assert state_digest(first.state) == state_digest(second.state)
+    assert first.first_loss == second.first_loss
+
+
+def test_the_seed_plays_no_part_as_nothing_is_random(base: Any, spec: Any, state: Any) -> None:
+    one = train_sft(base, spec, state, PAIRS, SETTINGS, seed=1)
+    two = train_sft(base, spec, state, PAIRS, SETTINGS, seed=2)
+    assert one is not None
+    assert two is not None
+    assert state_digest(one.state) == state_digest(two.state)
+
+
+def test_dropout_of_the_base_is_off_inside(base: Any, spec: Any, state: Any) -> None:
+    attention = base.model.model.layers[0].self_attn
+    before = train_sft(base, spec, state, PAIRS, SETTINGS)
+    attention.attention_dropout = 0.9
+    try:
+        after = train_sft(base, spec, state, PAIRS, SETTINGS)
+        assert attention.attention_dropout == 0.9
+    finally:
+        attention.attention_dropout = 0.0
+    assert before is not None
+    assert after is not None
+    assert state_digest(before.state) == state_digest(after.state)
+
+
+def test_adapter_session_changes_the_answer_and_takes_it_back(
+    base: Any, spec: Any, root: Any
+) -> None:
+    before = describe(base.model)
+    plain = base.model(IDS).logits
+    with adapter_session(base, spec, root) as model:
+        assert not model.training
+        with torch.no_grad():
+            assert (model(IDS).logits - plain).abs().max() > 1e-3
+    assert describe(base.model) == before
+    assert torch.equal(base.model(IDS).logits, plain)
+
+
+def test_nothing_is_printed_or_left_on_disk(
+    base: Any, spec: Any, state: Any, capfd: Any, caplog: Any, tmp_path: Any, monkeypatch: Any
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    monkeypatch.chdir(tmp_path)
+    train_everything(base, spec, state)
+    out, err = capfd.readouterr()
+    assert out + err == ""
+    assert caplog.text == ""
+    assert not list(tmp_path.iterdir())
