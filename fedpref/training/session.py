@@ -65,9 +65,12 @@ def _disable_dropout(model: nn.Module) -> None:
 
 @contextmanager
 def _modules_restored(model: PreTrainedModel) -> Iterator[None]:
-    """Restore each module's attributes, sub-modules and hooks, gradients and configurations."""
+    """Restore each module's attributes, sub-modules and hooks, and the configurations.
+
+    Parameters get back their storage, gradient and flag; what is written into a storage stays.
+    """
     modules = [(module, _shallow(module.__dict__)) for module in model.modules()]
-    parameters = [(p, p.requires_grad, p.grad) for p in model.parameters()]
+    parameters = [(p, p.data, p.requires_grad, p.grad) for p in model.parameters()]
     configs = [(c, copy.deepcopy(c.__dict__)) for c in (model.config, model.generation_config) if c]
     try:
         yield
@@ -75,7 +78,8 @@ def _modules_restored(model: PreTrainedModel) -> Iterator[None]:
         for module, attributes in modules:
             module.__dict__.clear()
             module.__dict__.update(attributes)
-        for parameter, requires_grad, grad in parameters:
+        for parameter, data, requires_grad, grad in parameters:
+            parameter.data = data
             parameter.requires_grad_(requires_grad)
             parameter.grad = grad
         for config, attributes in configs:
