@@ -1,11 +1,11 @@
 """`runs/<id>/`: what a run leaves, written so that it can be resumed after any round.
 
-    config.json      effective configuration, its digest, fedpref's version
-    agreement.json   what the sites agreed on in the handshake, their names and pair counts
-    adapters/round-<t>/   the global adapter after round t, in PEFT's format
-    rounds.jsonl     one record a closed round: trained, adapter saved, evaluated
-    summary.json     written at the end; `complete` is true
-    open/            the round that is not closed yet; gone afterwards
+config.json      effective configuration, its digest, fedpref's version
+agreement.json   what the sites agreed on in the handshake, their names and pair counts
+adapters/round-<t>/   the global adapter after round t, in PEFT's format
+rounds.jsonl     one record a closed round: trained, adapter saved, evaluated
+summary.json     written at the end; `complete` is true
+open/            the round that is not closed yet; gone afterwards
 """
 
 import json
@@ -16,11 +16,17 @@ from pathlib import Path
 from typing import Any
 
 from fedpref import __version__
-from fedpref.adapter_state import AdapterSpec, AdapterState, load_adapter, save_adapter, state_digest
+from fedpref.adapter_state import (
+    AdapterSpec,
+    AdapterState,
+    load_adapter,
+    save_adapter,
+    state_digest,
+)
 from fedpref.config import RunConfig
 from fedpref.errors import ConfigError, FedPrefError, ResumeError, raise_all
-from fedpref.files import atomic_write, read_jsonl, write_jsonl
 from fedpref.federation.handshake import Agreement
+from fedpref.files import atomic_write, read_jsonl, write_jsonl
 
 Record = dict[str, Any]
 
@@ -148,9 +154,10 @@ class RunDirectory:
         write_jsonl(self.path / "rounds.jsonl", [*self.records(), record])
         shutil.rmtree(self.path / "open", ignore_errors=True)
 
-    def finish(self, agreement: Mapping[str, Any]) -> Record:
+    def finish(self) -> Record:
         """Write and return `summary.json`: the run is complete."""
         records = self.records()
+        agreement: Record = json.loads((self.path / "agreement.json").read_text(encoding="utf-8"))
         summary: Record = {
             "complete": True,
             "run": self.path.name,

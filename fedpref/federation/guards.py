@@ -5,7 +5,7 @@ A refused reply is no fault of the run: the round closes without that site while
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from flwr.app import Message
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from fedpref.adapter_state import AdapterSpec, state_digest, unpack
 from fedpref.errors import FedPrefError, RoundError
+from fedpref.evaluation.metrics import EvaluationCounts
 from fedpref.federation import wire
 
 _ERROR_LIMIT = 2000
@@ -113,6 +114,18 @@ def check_update(reply: Message, expected: Expectation) -> Update:
     if state_digest(state) != name or wire.text(config, wire.ADAPTER_HASH) != name:
         raise Refused("the update does not match its hash")
     return Update(flat, count, name)
+
+
+def check_counts(reply: Message) -> EvaluationCounts:
+    """Return the counts of an `evaluated` reply; raises Refused unless all are integers ≥ 0."""
+    metrics = reply.content.metric_records.get(wire.METRICS, {})
+    names = {field.name for field in fields(EvaluationCounts)}
+    if set(metrics) != names:
+        raise Refused("the evaluation holds other counts than this fedpref version knows")
+    for name, value in metrics.items():
+        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+            raise Refused(f"the evaluation's {name} is not an integer ≥ 0")
+    return EvaluationCounts.from_dict({name: metrics[name] for name in sorted(names)})
 
 
 def _pair_count(reply: Message, expected: Expectation) -> int:

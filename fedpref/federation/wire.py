@@ -74,7 +74,7 @@ def read_keyed(record: ArrayRecord) -> AdapterState:
 
 def config_of(message: Message) -> ConfigRecord:
     """Return the config record of a message; raises RoundError if there is none."""
-    record = message.content.config_records.get(CONFIG)
+    record = message.content.config_records.get(CONFIG) if message.has_content() else None
     if record is None:
         raise RoundError("the message has no config record")
     return record

@@ -1,0 +1,376 @@
+"""One round: send, wait, guard, spool, aggregate; then the evaluation of the new adapter.
+
+Flower's own `Strategy.start` has no start round, waits without a deadline and holds every reply;
+here a strategy decides who trains with what and how updates are combined, and nothing else.
+"""
+
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
+from flwr.supercore.run import Run
+
+from fedpref.adapter_state import AdapterSpec, AdapterState, check_state, state_digest, unpack
+from fedpref.config import RunConfig
+from fedpref.errors import FedPrefError, RoundError
+from fedpref.evaluation.metrics import EvaluationCounts
+from fedpref.federation import wire
+from fedpref.federation.cohort import Cohort, Member
+from fedpref.federation.exchange import POLL_SECONDS, Traffic, exchange
+from fedpref.federation.guards import (
+    Expectation,
+    Refused,
+    check_counts,
+    check_reply,
+    check_update,
+)
+from fedpref.federation.handshake import Agreement
+from fedpref.federation.progress import say
+from fedpref.federation.report import round_record
+from fedpref.federation.spool import Spool
+
+Record = dict[str, Any]
+
+
+@dataclass
+class _Answers:
+    """What came in during one exchange, by site."""
+
+    started: float = field(default_factory=time.monotonic)
+    traffic: Traffic = field(default_factory=Traffic)
+    seconds: dict[str, float] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
+    resent: set[str] = field(default_factory=set)
+
+    def now(self) -> float:
+        return round(time.monotonic() - self.started, 3)
+
+
+class Rounds:
+    """Runs rounds with a cohort; `train` and `evaluate` are the two halves of one."""
+
+    def __init__(
+        self,
+        grid: Grid,
+        config: RunConfig,
+        cohort: Cohort,
+        agreement: Agreement,
+        strategy: Strategy,
+        *,
+        poll: float = POLL_SECONDS,
+    ) -> None:
+        self.grid, self.config, self.cohort = grid, config, cohort
+        self.agreement, self.strategy, self.poll = agreement, strategy, poll
+
+    def train(
+        self, round_: int, adapter: AdapterState, root: AdapterState | None, spool: Spool
+    ) -> tuple[AdapterState, Record]:
+        """Return the next global adapter and the training part of the round's record.
+
+        Round 0 is SFT from the initial adapter; later rounds are DPO from `adapter` with `root` as
+        the fixed reference. If no site had anything to train, the adapter is returned unchanged.
+        Raises RoundError if fewer sites than the quorum answered well before the deadline.
+        """
+        self.cohort.rejoin(self.grid, self.config, self.agreement)
+        base = state_digest(adapter)
+        states = {base: adapter} | ({state_digest(root): root} if root else {})
+        root_hash = state_digest(root) if root else ""
+        answers, nothing = _Answers(), set[str]()
+        strategy_configs = self._configure(round_, adapter)
+        say(f"round {round_}: {_stage(round_)} at {len(strategy_configs)} sites")
+
+        def request(site: str) -> Message:
+            config = strategy_configs[site]
+            return self._request("train", site, round_, base, root_hash, states, config)
+
+        def on_reply(site: str, reply: Message) -> Message | None:
+            statuses = (wire.TRAINED, wire.NOTHING_TRAINED, wire.LACKS)
+            status = check_reply(reply, self._expected(site, round_, base), statuses)
+            if status == wire.LACKS:
+                return self._resend(site, reply, answers, request)
+            if status == wire.TRAINED:
+                update = check_update(reply, self._expected(site, round_, base))
+                spool.put(site, update.flat, update.pair_count)
+                detail = f"trained {update.pair_count} pairs"
+            else:
+                nothing.add(site)
+                detail = "has no pairs to train"
+            say(f"round {round_}: site {site} {detail} ({answers.now():.1f} s)")
+            return None
+
+        requests = {site: request(site) for site in strategy_configs}
+        self._exchange(round_, requests, on_reply, answers)
+        self._need_quorum(round_, "training", len(spool.pair_counts) + len(nothing), answers)
+        weights: dict[str, float] = {}
+        trained = bool(spool.pair_counts)
+        if trained:
+            adapter, weights = self._aggregate(round_, spool)
+        else:
+            say(f"round {round_}: no site trained, the adapter stays as it is", warn=True)
+        spool_counts = dict(spool.pair_counts)
+        spool.remove()
+        return adapter, {
+            "adapter": state_digest(adapter),
+            "root": root_hash or state_digest(adapter),
+            "trained": trained,
+            "pairs": spool_counts | dict.fromkeys(sorted(nothing), 0),
+            "weights": weights,
+            "refused": answers.refused,
+            "site_seconds": answers.seconds,
+            "bytes": {"down": answers.traffic.down, "up": answers.traffic.up},
+            "seconds": answers.now(),
+        }
+
+    def evaluate(self, round_: int, adapter: AdapterState, training: Record) -> Record:
+        """Let every site evaluate the adapter; return the complete record of the round.
+
+        A site that withholds its counts, or that failed, is "no data" (null), never 0. Raises
+        RoundError if fewer sites than the quorum answered well before the deadline.
+        """
+        base = state_digest(adapter)
+        answers, counts, withheld = _Answers(), dict[str, EvaluationCounts](), set[str]()
+
+        def request(site: str) -> Message:
+            # The root is only named, so that the site keeps it and forgets older adapters.
+            root, states = str(training["root"]), {base: adapter}
+            return self._request("evaluate", site, round_, base, root, states, ConfigRecord())
+
+        def on_reply(site: str, reply: Message) -> Message | None:
+            statuses = (wire.EVALUATED, wire.WITHHELD, wire.LACKS)
+            status = check_reply(reply, self._expected(site, round_, base), statuses)
+            if status == wire.LACKS:
+                return self._resend(site, reply, answers, request)
+            if status == wire.EVALUATED:
+                counts[site] = check_counts(reply)
+            else:
+                withheld.add(site)
+            return None
+
+        self._exchange(
+            round_, {site: request(site) for site in self.cohort.members}, on_reply, answers
+        )
+        self._need_quorum(round_, "evaluation", len(counts) + len(withheld), answers)
+        record = round_record(
+            round_,
+            sites=self.agreement.sites,
+            training=training,
+            counts=counts,
+            withheld=withheld,
+            evaluation={
+                "refused": answers.refused,
+                "bytes": {"down": answers.traffic.down, "up": answers.traffic.up},
+                "seconds": answers.now(),
+            },
+        )
+        say(
+            f"round {round_}: client mean {_percent(record['client_mean'])}, "
+            f"worst site {_percent(record['worst_site'])}, "
+            f"{record['seconds']['total']:.1f} s"
+        )
+        return record
+
+    def _configure(self, round_: int, adapter: AdapterState) -> dict[str, ConfigRecord]:
+        """Ask the strategy who trains and with what settings; its arrays are ours already."""
+        view = SitesOnly(self.grid, [member.node for member in self.cohort.members.values()])
+        messages = self.strategy.configure_train(
+            # Flower counts rounds from 1, and some strategies divide by the number.
+            round_ + 1,
+            wire.keyed_record(adapter),
+            ConfigRecord(),
+            view,
+        )
+        by_site = {
+            self.cohort.site_of(message.metadata.dst_node_id): wire.config_of(message)
+            for message in messages
+        }
+        return dict(sorted(by_site.items()))
+
+    def _request(
+        self,
+        kind: str,
+        site: str,
+        round_: int,
+        adapter_hash: str,
+        root_hash: str,
+        states: dict[str, AdapterState],
+        config: ConfigRecord,
+    ) -> Message:
+        """Return one request; adapters go along only if the site has not confirmed holding them."""
+        member = self.cohort.members[site]
+        lacking = {name: state for name, state in states.items() if name not in member.holds}
+        fields = ConfigRecord(
+            {
+                **dict(config),
+                wire.FEDERATION: self.config.federation,
+                wire.ROUND: round_,
+                wire.ADAPTER_HASH: adapter_hash,
+                wire.ROOT_HASH: root_hash,
+            }
+        )
+        content = RecordDict({wire.CONFIG: fields})
+        if lacking:
+            content[wire.ARRAYS] = wire.flat_record(lacking, self.agreement.spec)
+        return Message(
+            content,
+            dst_node_id=member.node,
+            message_type=kind,
+            group_id=str(round_),
+            ttl=self.config.message_ttl,
+        )
+
+    def _resend(self, site: str, reply: Message, answers: _Answers, request: Any) -> Message | None:
+        """Send once more, with the adapters that the site has lost."""
+        if site in answers.resent:
+            raise Refused("the site says again that it lacks an adapter that it was sent")
+        answers.resent.add(site)
+        member = self.cohort.members[site]
+        member.holds -= set(wire.texts(wire.config_of(reply), wire.MISSING))
+        say(f"site {site} has lost its state: sending the adapter again", warn=True)
+        message: Message = request(site)
+        return message
+
+    def _exchange(
+        self, round_: int, requests: dict[str, Message], on_reply: Any, answers: _Answers
+    ) -> None:
+        """Exchange; a reply that raises is a refusal, a confirmed adapter is remembered."""
+
+        def guarded(site: str, reply: Message) -> Message | None:
+            answers.seconds[site] = answers.now()
+            try:
+                again: Message | None = on_reply(site, reply)
+                self.cohort.members[site].holds |= _confirmed(reply)
+            except FedPrefError as error:
+                answers.refused[site] = error.what
+                say(f"round {round_}: site {site} is left out: {error.what}", warn=True)
+                return None
+            return again
+
+        missing = exchange(
+            self.grid,
+            requests,
+            guarded,
+            deadline=self.config.round_deadline,
+            traffic=answers.traffic,
+            poll=self.poll,
+        )
+        for site in missing:
+            answers.refused[site] = (
+                f"no reply within round-deadline = {self.config.round_deadline:g} s"
+            )
+            say(f"round {round_}: site {site}: {answers.refused[site]}", warn=True)
+
+    def _need_quorum(self, round_: int, what: str, answered: int, answers: _Answers) -> None:
+        quorum = self.config.quorum or len(self.cohort)
+        if answered < quorum:
+            reasons = "; ".join(f"site {s}: {r}" for s, r in sorted(answers.refused.items()))
+            raise RoundError(
+                f"{what} of round {round_}: {answered} of {len(self.cohort)} sites answered "
+                f"well, the quorum is {quorum}",
+                why=reasons,
+                fix="mend those sites and resume the run, or lower quorum",
+            )
+
+    def _aggregate(self, round_: int, spool: Spool) -> tuple[AdapterState, dict[str, float]]:
+        """Fold the spool in site order through the strategy; check what it makes of it."""
+        spec = self.agreement.spec
+        replies = _replies(spool, spec, self.cohort.members, round_)
+        arrays, metrics = self.strategy.aggregate_train(round_ + 1, replies)
+        if arrays is None:
+            raise RoundError(f"the strategy {self.config.strategy} returned no adapter")
+        adapter = wire.read_keyed(arrays)
+        try:
+            check_state(adapter, spec)
+        except FedPrefError as error:
+            raise RoundError(
+                f"the strategy {self.config.strategy} made an unusable adapter",
+                why=error.what,
+                key=error.key,
+            ) from None
+        weights = metrics.get("weights") if metrics is not None else None
+        listed = weights if isinstance(weights, list) else []
+        return adapter, {
+            site: float(weight) for site, weight in zip(spool.pair_counts, listed, strict=False)
+        }
+
+    def _expected(self, site: str, round_: int, base: str) -> Expectation:
+        return Expectation(
+            site=site,
+            federation=self.config.federation,
+            round=round_,
+            spec=self.agreement.spec,
+            base_hash=base,
+            pairs=self.cohort.members[site].pairs,
+            may_drop=self.config.training.on_too_long == "drop",
+        )
+
+
+class SitesOnly(Grid):
+    """What a strategy sees of the grid: the nodes of the cohort. It sends nothing itself."""
+
+    def __init__(self, grid: Grid, nodes: list[int]) -> None:
+        self._grid, self._nodes = grid, nodes
+
+    def get_node_ids(self) -> Iterable[int]:
+        """Return the node ids of the joined sites, in site order."""
+        return list(self._nodes)
+
+    @property
+    def run(self) -> Run:
+        """Return Flower's run."""
+        return self._grid.run
+
+    def set_run(self, run: Run) -> None:
+        """Refuse: the run is set already."""
+        raise RoundError("a strategy must not change the run")
+
+    def create_message(self, *args: Any, **kwargs: Any) -> Message:
+        """Refuse: Flower's way is to build a Message."""
+        raise RoundError("a strategy builds messages with flwr.app.Message")
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Refuse: the round loop sends."""
+        raise RoundError("a strategy must not send messages itself")
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """Refuse: the round loop receives."""
+        raise RoundError("a strategy must not receive messages itself")
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        """Refuse: the round loop sends and receives."""
+        raise RoundError("a strategy must not send messages itself")
+
+
+def _replies(
+    spool: Spool, spec: AdapterSpec, members: dict[str, Member], round_: int
+) -> Iterator[Message]:
+    """Yield the accepted updates as Flower strategies expect them: one array a key, sorted."""
+    for site, flat, count in spool:
+        yield Message(
+            RecordDict(
+                {
+                    wire.ARRAYS: wire.keyed_record(unpack(flat, spec)),
+                    wire.METRICS: MetricRecord({wire.NUM_EXAMPLES: count}),
+                }
+            ),
+            dst_node_id=members[site].node,
+            message_type="train",
+            group_id=str(round_),
+        )
+
+
+def _confirmed(reply: Message) -> set[str]:
+    return set(wire.texts(wire.config_of(reply), wire.HOLDS))
+
+
+def _stage(round_: int) -> str:
+    return "SFT" if round_ == 0 else "DPO"
+
+
+def _percent(value: float | None) -> str:
+    return "no data" if value is None else f"{100 * value:.2f} %"

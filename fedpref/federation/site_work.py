@@ -1,0 +1,155 @@
+"""What a site computes: SFT, DPO and the evaluation on its own data. Imports torch when opened."""
+
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+
+from fedpref import __version__
+from fedpref.adapter_state import AdapterSpec, AdapterState, state_digest
+from fedpref.config import RunConfig
+from fedpref.data import SiteDirectory
+from fedpref.errors import TrainingError
+from fedpref.evaluation.metrics import EvaluationCounts
+from fedpref.preference.dataset import PreferencePair, pairs_digest, read_pairs
+from fedpref.task import ONTOLOGY, load_ontology
+from fedpref.task.prompt import prompt_digest
+from fedpref.training.adapter import make_spec
+from fedpref.training.base_model import load_base_model
+from fedpref.training.dpo import train_dpo
+from fedpref.training.encoding import EncodedPair, encode_pairs
+from fedpref.training.reference import reference_logps
+from fedpref.training.roots import load_root, root_key, store_root
+from fedpref.training.sft import train_sft
+
+_LIBRARIES = ("flwr", "numpy", "peft", "torch", "transformers", "trl")
+
+
+class LocalSite:
+    """A site directory with the run's base model; a `SiteWork` for `SiteWorker`.
+
+    Raises DataError, ModelError or ConfigError with all problems of the directory, the model or the
+    pairs, so that a site that cannot train says so in the handshake.
+    """
+
+    def __init__(self, config: RunConfig, path: Path) -> None:
+        self.config = config
+        self.ontology = load_ontology(Path(config.ontology)) if config.ontology else ONTOLOGY
+        self.site = SiteDirectory.load(path, self.ontology)
+        self.base = load_base_model(
+            config.model.path,
+            dtype=config.model.dtype,
+            device=config.model.device,
+            threads=config.training.threads,
+        )
+        self.spec: AdapterSpec = make_spec(self.base, config.lora)
+        self._pairs = tuple(read_pairs(self.site))
+        self._train = self._encode("train")
+
+    @property
+    def name(self) -> str:
+        """The site's name, from site.toml."""
+        return self.site.name
+
+    @property
+    def base_name(self) -> str:
+        """The configured name of the base model."""
+        return self.config.model.path
+
+    @property
+    def state_dir(self) -> Path:
+        """`state/<federation>/` of the site directory."""
+        return Path(self.site.state_dir(self.config.federation))
+
+    @property
+    def pair_count(self) -> int:
+        """The pairs that SFT and DPO train on, over-long ones left out if the run drops them."""
+        return len(self._train)
+
+    @property
+    def dev_reports(self) -> int | None:
+        """The development reports, None below the policy's minimum cell size."""
+        count = len(self.site.split("dev"))
+        return None if 0 < count < self.site.policy.min_cell_size else count
+
+    def hashes(self) -> Mapping[str, str]:
+        """Return what must be equal at all sites."""
+        return {
+            "weights": self.base.weights_digest,
+            "tokenizer": self.base.tokenizer_digest,
+            "prompt": prompt_digest(self.config.prompt.style, self.ontology),
+            "ontology": self.ontology.digest,
+        }
+
+    def versions(self) -> Mapping[str, str]:
+        """Return library versions without their local part: "2.13.0+cpu" is "2.13.0"."""
+        found = {library: version(library).partition("+")[0] for library in _LIBRARIES}
+        return {"fedpref": __version__, **found}
+
+    def train(
+        self, round_: int, start: AdapterState, root: AdapterState | None
+    ) -> tuple[AdapterState, int] | None:
+        """Return SFT (round 0) or DPO (later) from `start`; None for a site without pairs."""
+        if not self._train:
+            return None
+        if round_ == 0:
+            return self._sft(start)
+        if root is None:
+            raise TrainingError(f"round {round_} needs the root of round 0 as its reference")
+        reference = reference_logps(
+            self.base, self.spec, root, self._train, self.state_dir / "references"
+        )
+        trained = train_dpo(
+            self.base,
+            self.spec,
+            start,
+            self._train,
+            reference,
+            self.config.training,
+            seed=self.config.seed,
+        )
+        return None if trained is None else (trained.state, trained.trained_pair_count)
+
+    def evaluate(self, round_: int, adapter: AdapterState) -> EvaluationCounts | None:
+        """Return the development counts; None below the policy's minimum cell size."""
+        if self.dev_reports is None:
+            return None
+        raise NotImplementedError
+
+    def _sft(self, start: AdapterState) -> tuple[AdapterState, int] | None:
+        config = self.config
+        key = root_key(
+            weights_digest=self.base.weights_digest,
+            tokenizer_digest=self.base.tokenizer_digest,
+            prompt_digest=prompt_digest(config.prompt.style, self.ontology),
+            pairs_digest=pairs_digest(self._of("train")),
+            initial_digest=state_digest(start),
+            spec=self.spec,
+            settings=config.training,
+            dtype=self.base.dtype,
+            seed=config.seed,
+        )
+        roots = self.state_dir / "roots"
+        trained = load_root(roots, key, self.spec)
+        if trained is None:
+            trained = train_sft(
+                self.base, self.spec, start, self._train, config.training, seed=config.seed
+            )
+            if trained is None:
+                return None
+            store_root(roots, key, self.spec, trained, self.base_name)
+        return trained.state, trained.trained_pair_count
+
+    def _of(self, split: str) -> list[PreferencePair]:
+        return [pair for pair in self._pairs if pair.split == split]
+
+    def _encode(self, split: str) -> list[EncodedPair]:
+        encoded, _ = encode_pairs(
+            self.base,
+            self._of(split),
+            {report.report_id: report.text for report in self.site.reports},
+            prompt_style=self.config.prompt.style,
+            ontology=self.ontology,
+            max_length=self.config.training.max_length,
+            on_too_long=self.config.training.on_too_long,
+        )
+        return encoded

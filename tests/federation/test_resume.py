@@ -1,0 +1,195 @@
+"""A run that was stopped anywhere and resumed equals one that was not, bit for bit."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_site import FakeWork, make_sites, run_server
+from fake_site import make_grid as fake_grid
+from flwr.app import Message
+
+from fedpref.errors import ConfigError, FedPrefError, ResumeError
+from fedpref.federation.checkpoint import RunDirectory
+
+
+class Killed(BaseException):
+    """Ends the server at once, as a signal would."""
+
+
+def settings(folder: Path, **values: Any) -> dict[str, Any]:
+    base = {"runs-dir": str(folder / "runs"), "run-id": "r", "rounds": 3, "join-deadline": 2.0}
+    return base | {key.replace("_", "-"): value for key, value in values.items()}
+
+
+def killed_at(kind: str, nth: int) -> Any:
+    """A tamper function that kills the server when the nth reply of a kind comes."""
+    seen = {"n": 0}
+
+    def tamper(site: int, reply: Message) -> Message:
+        if reply.metadata.message_type == kind:
+            seen["n"] += 1
+            if seen["n"] == nth:
+                raise Killed
+        return reply
+
+    return tamper
+
+
+def result(folder: Path) -> dict[str, Any]:
+    """All that must be equal: the adapters' bytes and the records without times and bytes."""
+    run = folder / "runs" / "r"
+    rows = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
+    for row in rows:
+        del row["seconds"], row["bytes"]
+        for site in row["sites"].values():
+            del site["seconds"]
+    files = {
+        str(path.relative_to(run)): path.read_bytes()
+        for path in sorted((run / "adapters").rglob("*"))
+        if path.is_file()
+    }
+    return {"rows": rows, "files": files}
+
+
+def sites_of(folder: Path) -> list[FakeWork]:
+    return make_sites(folder, [3, 1, 4])
+
+
+@pytest.mark.parametrize(
+    ("kind", "nth"),
+    [
+        ("query", 2),
+        ("train", 1),  # in round 0
+        ("train", 3),
+        ("evaluate", 1),  # round 0 is trained and saved, not evaluated
+        ("evaluate", 3),
+        ("train", 4),  # in round 1
+        ("train", 8),  # in round 2, one reply is in the spool
+        ("evaluate", 8),
+        ("evaluate", 12),  # the very last reply
+    ],
+)
+def test_a_killed_run_resumes_to_the_same_result(tmp_path: Path, kind: str, nth: int) -> None:
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    run_server(fake_grid(sites_of(whole), settings(whole)), settings(whole))
+
+    sites = sites_of(cut)
+    with pytest.raises(Killed):
+        run_server(fake_grid(sites, settings(cut), tamper=killed_at(kind, nth)), settings(cut))
+    assert not (cut / "runs" / "r" / "summary.json").exists()
+    config = settings(cut, resume=str(cut / "runs" / "r"), run_id="")
+    run_server(fake_grid(sites, config), config)
+
+    assert result(cut) == result(whole)
+    assert json.loads((cut / "runs" / "r" / "summary.json").read_text())["complete"] is True
+    assert not (cut / "runs" / "r" / "open").exists()
+
+
+def test_a_trained_round_is_evaluated_again_but_not_trained_again(tmp_path: Path) -> None:
+    sites = sites_of(tmp_path)
+    config = settings(tmp_path)
+    with pytest.raises(Killed):
+        run_server(fake_grid(sites, config, tamper=killed_at("evaluate", 4)), config)
+    config = settings(tmp_path, resume=str(tmp_path / "runs" / "r"))
+    run_server(fake_grid(sites, config), config)
+    assert sites[0].calls.count(("train", 1)) == 1
+    assert sites[0].calls.count(("evaluate", 1)) == 2
+
+
+def test_a_resumed_run_sends_no_adapter_that_sites_still_hold(tmp_path: Path) -> None:
+    sites = sites_of(tmp_path)
+    config = settings(tmp_path)
+    with pytest.raises(Killed):
+        run_server(fake_grid(sites, config, tamper=killed_at("train", 7)), config)
+    config = settings(tmp_path, resume=str(tmp_path / "runs" / "r"))
+    grid = fake_grid(sites, config)
+    run_server(grid, config)
+    first = [m for m in grid.sent if m.metadata.message_type == "train"][:3]
+    assert [len(m.content.array_records) for m in first] == [0, 0, 0]
+
+
+def test_sites_that_lost_everything_still_resume_to_the_same_result(tmp_path: Path) -> None:
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    run_server(fake_grid(sites_of(whole), settings(whole)), settings(whole))
+    with pytest.raises(Killed):
+        run_server(
+            fake_grid(sites_of(cut), settings(cut), tamper=killed_at("train", 8)), settings(cut)
+        )
+    config = settings(cut, resume=str(cut / "runs" / "r"))
+    run_server(fake_grid(sites_of(cut / "elsewhere"), config), config)
+    assert result(cut) == result(whole)
+
+
+def test_resuming_a_complete_run_asks_no_site(tmp_path: Path) -> None:
+    sites = sites_of(tmp_path)
+    run_server(fake_grid(sites, settings(tmp_path)), settings(tmp_path))
+    before = result(tmp_path)
+    config = settings(tmp_path, resume=str(tmp_path / "runs" / "r"))
+    grid = fake_grid(sites, config)
+    run_server(grid, config)
+    assert grid.sent == []
+    assert result(tmp_path) == before
+
+
+@pytest.fixture
+def stopped(tmp_path: Path) -> Path:
+    config = settings(tmp_path)
+    with pytest.raises(Killed):
+        run_server(fake_grid(sites_of(tmp_path), config, tamper=killed_at("train", 5)), config)
+    return tmp_path
+
+
+def test_a_changed_configuration_is_refused_naming_keys_and_values(stopped: Path) -> None:
+    values = {"resume": str(stopped / "runs" / "r"), "seed": 1, "training.beta": 0.5}
+    config = settings(stopped) | values
+    with pytest.raises(FedPrefError) as caught:
+        run_server(fake_grid(sites_of(stopped), config), config)
+    assert caught.value.code == ResumeError.code
+    assert "key seed: was 20260713 when the run started, is 1 now" in str(caught.value)
+    assert "key training.beta: was 0.1 when the run started, is 0.5 now" in str(caught.value)
+
+
+def test_waiting_and_places_may_change_on_resume(stopped: Path) -> None:
+    config = settings(
+        stopped, resume=str(stopped / "runs" / "r"), quorum=2, round_deadline=60.0, runs_dir="x"
+    )
+    run_server(fake_grid(sites_of(stopped), config), config)
+    assert (stopped / "runs" / "r" / "summary.json").exists()
+
+
+def test_changed_pairs_at_a_site_are_refused(stopped: Path) -> None:
+    config = settings(stopped, resume=str(stopped / "runs" / "r"))
+    sites = sites_of(stopped)
+    sites[1].pair_count = 2
+    with pytest.raises(ResumeError, match="site site-b.*had 1 pairs.*has 2 now"):
+        run_server(fake_grid(sites, config), config)
+
+
+def test_a_changed_base_model_is_refused(stopped: Path) -> None:
+    config = settings(stopped, resume=str(stopped / "runs" / "r"))
+    sites = make_sites(stopped, [3, 1, 4], weights="v" * 64)
+    with pytest.raises(ResumeError, match=r"key weights: weights was wwwwww.* is vvvvvv.* now"):
+        run_server(fake_grid(sites, config), config)
+
+
+def test_resuming_what_is_no_run_is_refused(tmp_path: Path) -> None:
+    config = settings(tmp_path, resume=str(tmp_path))
+    with pytest.raises(ResumeError, match="holds no run"):
+        run_server(fake_grid(sites_of(tmp_path), config), config)
+
+
+def test_a_new_run_does_not_overwrite_an_old_one(stopped: Path) -> None:
+    with pytest.raises(ConfigError, match="exists already"):
+        run_server(fake_grid(sites_of(stopped), settings(stopped)), settings(stopped))
+
+
+def test_a_run_is_named_by_time_and_configuration(tmp_path: Path) -> None:
+    from fedpref.config import load_config
+
+    config = load_config({"runs-dir": str(tmp_path)})
+    name = RunDirectory.open(config).path.name
+    assert name.endswith(config.digest[:8])
+    written = json.loads((tmp_path / name / "config.json").read_text())
+    assert written["digest"] == config.digest
+    assert load_config(written["config"]) == config
