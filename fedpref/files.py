@@ -4,7 +4,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -67,41 +67,39 @@ def write_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
             stream.write("\n")
 
 
-def read_jsonl(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def read_jsonl(
+    path: Path, *, on_error: Callable[[DataError], None] | None = None
+) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield (line number from 1, object) of a JSON-lines file; blank lines are skipped.
 
-    Raises DataError naming file and line if the file is missing, is not UTF-8, or a line is not one
-    JSON object. The line's content is never part of the message.
+    A missing file, or a line that is not UTF-8 or not one JSON object, is a DataError with file and
+    line, never with the content. It is raised, or given to `on_error` and the line skipped.
     """
+    report = _raise if on_error is None else on_error
     try:
         # Not splitlines(): a report may hold U+2028, which is no line end in JSON lines.
         lines = path.read_bytes().split(b"\n")
     except OSError as error:
-        raise DataError(
-            f"the file cannot be read ({error.strerror})",
-            file=path,
-            fix="create it, or correct the path",
-        ) from None
+        what = f"the file cannot be read ({error.strerror})"
+        report(DataError(what, file=path, fix="create it, or correct the path"))
+        return
     for number, raw in enumerate(lines, start=1):
-        if number == 1:
-            raw = raw.removeprefix(b"\xef\xbb\xbf")  # noqa: PLW2901
-        if not raw.strip():
+        line = raw.removeprefix(b"\xef\xbb\xbf") if number == 1 else raw
+        if not line.strip():
             continue
         try:
-            row = json.loads(raw.decode("utf-8"))
-        except (ValueError, RecursionError) as error:
-            reason = "not UTF-8" if isinstance(error, UnicodeDecodeError) else "not valid JSON"
-            raise DataError(
-                f"the line is {reason}",
-                file=path,
-                line=number,
-                fix="write one JSON object a line, in UTF-8",
-            ) from None
-        if not isinstance(row, dict):
-            raise DataError(
-                f"the line is a JSON {type(row).__name__}, not an object",
-                file=path,
-                line=number,
-                fix='write one JSON object a line, {"key": value, …}',
-            )
+            row = json.loads(line.decode("utf-8"))
+            wrong = "" if isinstance(row, dict) else f"a JSON {type(row).__name__}, not an object"
+        except UnicodeDecodeError:
+            wrong = "not UTF-8"
+        except (ValueError, RecursionError):
+            wrong = "not valid JSON"
+        if wrong:
+            fix = "write one JSON object a line, in UTF-8"
+            report(DataError(f"the line is {wrong}", file=path, line=number, fix=fix))
+            continue
         yield number, row
+
+
+def _raise(error: DataError) -> None:
+    raise error from None
