@@ -19,7 +19,10 @@ def normalise_report(text: str) -> str:
     inside a sentence becomes a blank; before an empty line, a list item or a header it stays.
     Marks of removed words (`XXXX`, `___`) stay as they are. Idempotent.
     """
-    text = unicodedata.normalize("NFKC", html.unescape(text)).translate(_DASHES)
+    # Text that was escaped twice is met in exports, and folding can bring out one more entity.
+    while (decoded := unicodedata.normalize("NFKC", html.unescape(text))) != text:
+        text = decoded
+    text = text.translate(_DASHES)
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     text = "".join(c for c in text if c in "\n\t" or unicodedata.category(c) not in ("Cc", "Cf"))
     text = _BLANKS.sub(" ", text)
