@@ -1,5 +1,6 @@
 """The frozen base model and its tokenizer: found, loaded once per process, known by hash."""
 
+import gc
 import json
 import os
 from dataclasses import dataclass
@@ -82,8 +83,11 @@ def load_base_model(
 
 
 def clear_base_models() -> None:
-    """Forget every loaded model, so that its memory can be freed."""
+    """Forget every loaded model and free its memory."""
     _loaded.clear()
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
 def _find(name_or_path: str | Path) -> Path:

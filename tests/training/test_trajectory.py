@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tiny_models import make_pairs, with_settings
+from tiny_models import SETTINGS, make_pairs, with_settings
 
 from fedpref.training.adapter import attach, load_state, read_state
 from fedpref.training.dpo import train_dpo
@@ -89,6 +89,23 @@ def test_sft_equals_a_plain_loop(
     assert trained.mean_loss == pytest.approx(sum(losses) / len(losses), abs=1e-5)
     assert largest_difference(trained.state, expected) <= 1e-5
     assert largest_difference(trained.state, state) > 5e-4  # it moved far more than that
+
+
+def test_sft_divides_by_the_group_s_tokens_whatever_the_model_accepts(
+    base: Any, spec: Any, state: Any
+) -> None:
+    # Some architectures say no here; transformers then stops counting tokens over the group.
+    pairs = make_pairs(6)
+    expected = train_sft(base, spec, state, pairs, SETTINGS)
+    base.model.accepts_loss_kwargs = False
+    try:
+        trained = train_sft(base, spec, state, pairs, SETTINGS)
+    finally:
+        del base.model.accepts_loss_kwargs
+    assert trained is not None
+    assert expected is not None
+    assert trained.mean_loss == expected.mean_loss
+    assert largest_difference(trained.state, expected.state) == 0
 
 
 @pytest.mark.parametrize(("count", "accumulation"), [(10, 4), (3, 4), (23, 2)])
