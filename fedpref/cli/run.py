@@ -1,4 +1,4 @@
-"""`fedpref run` and `fedpref demo`: a whole federation in one command, simulated on this machine."""
+"""`fedpref run` and `fedpref demo`: a whole federation, simulated on this machine."""
 
 import os
 import time
@@ -12,12 +12,10 @@ from rich.console import Console
 from fedpref.cli.summary import print_summary
 from fedpref.config import RunConfig, load_config
 from fedpref.errors import ConfigError, RoundError
+from fedpref.federation.progress import LOG_MARK
 from fedpref.launch import LocalFlower, Scalar
 
 console = Console(highlight=False)
-
-# What the ServerApp logs about the run starts with this; everything else is Flower's and Ray's.
-LOG_MARK = "fedpref · "
 
 
 def run(
@@ -34,9 +32,9 @@ def run(
     nodes: Annotated[
         int | None, typer.Option("--nodes", min=1, help="SuperNodes to simulate, one a site.")
     ] = None,
-    app: Annotated[Path, typer.Option("--app", help="The folder with FedPref's pyproject.")] = Path(
-        "."
-    ),
+    app: Annotated[
+        Path, typer.Option("--app", help="The folder with FedPref's pyproject.")
+    ] = Path(),
     verbose: Annotated[
         bool, typer.Option("--verbose", help="Show Flower's and Ray's log as well.")
     ] = False,
@@ -63,7 +61,7 @@ def demo(
     folder = ensure_demo_sites()
     console.print(f"Sites: {folder}")
     config = load_config({} if seed is None else {"seed": seed})
-    simulate(config, app=Path("."), machine="cpu", nodes=None, verbose=verbose, as_json=False)
+    simulate(config, app=Path(), machine="cpu", nodes=None, verbose=verbose, as_json=False)
 
 
 def simulate(

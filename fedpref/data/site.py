@@ -48,6 +48,7 @@ class SiteInfo(_Strict):
 
     name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
     description: str = ""
+    synthetic: bool = False  # invented reports: every output of a run says so
     policy: SitePolicy = SitePolicy()
 
 
@@ -126,6 +127,7 @@ def write_site(
     *,
     name: str,
     description: str = "",
+    synthetic: bool = False,
     policy: SitePolicy = SitePolicy(),  # noqa: B008  (frozen)
     reports: Iterable[Report],
     annotations: Iterable[Annotation],
@@ -133,6 +135,7 @@ def write_site(
     """Write a whole site directory; a folder that stood there is replaced, or stays untouched."""
     with atomic_dir(Path(path)) as part:
         lines = [f"name = {json.dumps(name)}", f"description = {json.dumps(description)}"]
+        lines += ["synthetic = true"] if synthetic else []
         lines += ["", "[policy]", f"min_cell_size = {policy.min_cell_size}", ""]
         (part / SITE_FILE).write_text("\n".join(lines), encoding="utf-8")
         write_jsonl(part / REPORTS_FILE, (report.to_row() for report in reports))

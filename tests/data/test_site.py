@@ -166,6 +166,13 @@ def test_a_byte_order_mark_is_no_error(site: Path) -> None:
     assert check_site(site) == []
 
 
+@pytest.mark.parametrize("synthetic", [True, False])
+def test_invented_reports_are_marked(tmp_path: Path, synthetic: bool) -> None:
+    path = tmp_path / "s"
+    write_site(path, name="s", synthetic=synthetic, reports=REPORTS, annotations=ANNOTATIONS)
+    assert SiteDirectory.load(path).info.synthetic is synthetic
+
+
 def test_missing_folders(tmp_path: Path) -> None:
     (problem,) = check_site(tmp_path / "none")
     assert "no such site directory" in str(problem)
