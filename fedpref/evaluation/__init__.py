@@ -1,1 +1,6 @@
-"""."""
+"""From answers to numbers: counts, scores, intervals, round selection; extraction needs torch."""
+
+from fedpref.evaluation.metrics import micro_f1
+from fedpref.evaluation.selection import select_round
+
+__all__ = ["micro_f1", "select_round"]
