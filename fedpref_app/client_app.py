@@ -1,4 +1,4 @@
-"""The Flower ClientApp: three thin handlers; what a site does is `fedpref.federation.site_worker`."""
+"""The Flower ClientApp: three thin handlers around `fedpref.federation.site_worker`."""
 
 from collections.abc import Callable
 

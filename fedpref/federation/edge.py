@@ -1,8 +1,8 @@
 """The last line of defence at a site: only coded messages leave it.
 
 Flower sends the text of an exception that a ClientApp raises to the coordinator, and an exception
-can quote what it failed on: a report. Here every failure becomes a normal reply with a coded message;
-of an error that FedPref did not raise itself, the type's name is all that leaves.
+can quote what it failed on: a report. Here every failure becomes a normal reply with a coded
+message; of an error that FedPref did not raise itself, the type's name is all that leaves.
 """
 
 import logging

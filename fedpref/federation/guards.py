@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
-from flwr.app import Message
+from flwr.app import Message, MetricRecord
 from flwr.common.constant import ErrorCode
 from numpy.typing import NDArray
 
@@ -97,12 +97,10 @@ def check_update(reply: Message, expected: Expectation) -> Update:
     if wire.text(config, wire.BASE_HASH) != expected.base_hash:
         raise Refused("the update builds on another adapter")
     count = _pair_count(reply, expected)
-    arrays = reply.content.array_records.get(wire.ARRAYS, {})
-    if len(reply.content.array_records) != 1 or len(arrays) != 1:
-        raise Refused(
-            f"the update holds {sum(map(len, reply.content.array_records.values()))} arrays, not 1"
-        )
-    ((name, array),) = arrays.items()
+    arrays = [item for record in reply.content.array_records.values() for item in record.items()]
+    if len(arrays) != 1:
+        raise Refused(f"the update holds {len(arrays)} arrays, not 1")
+    ((name, array),) = arrays
     try:
         flat = wire.read_flat(array)
         state = unpack(flat, expected.spec)
@@ -118,18 +116,22 @@ def check_update(reply: Message, expected: Expectation) -> Update:
 
 def check_counts(reply: Message) -> EvaluationCounts:
     """Return the counts of an `evaluated` reply; raises Refused unless all are integers ≥ 0."""
-    metrics = reply.content.metric_records.get(wire.METRICS, {})
+    metrics = reply.content.metric_records.get(wire.METRICS, MetricRecord())
     names = {field.name for field in fields(EvaluationCounts)}
     if set(metrics) != names:
         raise Refused("the evaluation holds other counts than this fedpref version knows")
     for name, value in metrics.items():
         if not isinstance(value, int) or isinstance(value, bool) or value < 0:
             raise Refused(f"the evaluation's {name} is not an integer ≥ 0")
-    return EvaluationCounts.from_dict({name: metrics[name] for name in sorted(names)})
+    try:
+        return EvaluationCounts.from_dict({name: metrics[name] for name in sorted(names)})
+    except ValueError as error:
+        # A part larger than its whole, such as more preferred pairs than pairs.
+        raise Refused(f"the evaluation's {error}") from None
 
 
 def _pair_count(reply: Message, expected: Expectation) -> int:
-    metrics = reply.content.metric_records.get(wire.METRICS, {})
+    metrics = reply.content.metric_records.get(wire.METRICS, MetricRecord())
     count = metrics.get(wire.NUM_EXAMPLES)
     if not isinstance(count, int) or isinstance(count, bool) or count <= 0:
         raise Refused("the pair count is not a positive integer")

@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from flwr.app import ConfigRecord
 
@@ -174,7 +175,7 @@ def _same_names(ordered: Sequence[SiteHandshake]) -> list[FedPrefError]:
             fix="give every site.toml a name of its own",
             site=a.site,
         )
-        for a, b in zip(ordered, ordered[1:], strict=False)
+        for a, b in pairwise(ordered)
         if a.site == b.site
     ]
 
@@ -183,39 +184,39 @@ def _differences(
     ordered: Sequence[SiteHandshake], expected: Mapping[str, str]
 ) -> list[FedPrefError]:
     """Compare every site with the coordinator where it knows the value, else with the first."""
-    problems: list[FedPrefError] = []
     first = ordered[0]
-    for name, fix in _SAME.items():
-        known = name in expected
-        value = expected[name] if known else str(getattr(first, name))
-        whose = "the coordinator" if known else f"site {first.site}"
-        for site in ordered:
-            other = str(getattr(site, name))
-            if other != value:
-                problems.append(_difference(name, site.site, other, whose, value, fix))
-    for library in sorted({name for site in ordered for name in site.versions}):
-        known = f"version:{library}" in expected
-        value = expected.get(f"version:{library}", first.versions.get(library, "none"))
-        whose = "the coordinator" if known else f"site {first.site}"
-        for site in ordered:
-            other = site.versions.get(library, "none")
-            if other != value:
-                fix = f"install the same version of {library} everywhere"
-                problems.append(
-                    _difference(f"version of {library}", site.site, other, whose, value, fix)
-                )
+    libraries = sorted({name for site in ordered for name in site.versions})
+    fields = [
+        *((name, fix, expected.get(name)) for name, fix in _SAME.items()),
+        *(
+            (
+                f"version of {library}",
+                f"install the same version of {library} everywhere",
+                expected.get(f"version:{library}"),
+            )
+            for library in libraries
+        ),
+    ]
+    problems: list[FedPrefError] = []
+    for name, fix, known in fields:
+        value = _value(first, name) if known is None else known
+        whose = f"site {first.site}" if known is None else "the coordinator"
+        problems += [
+            HandshakeError(
+                f"{name} differs: {_short(_value(site, name))} here, {_short(value)} at {whose}",
+                fix=fix,
+                site=site.site,
+                key=name,
+            )
+            for site in ordered
+            if _value(site, name) != value
+        ]
     return problems
 
 
-def _difference(
-    name: str, site: str, other: str, whose: str, value: str, fix: str
-) -> HandshakeError:
-    return HandshakeError(
-        f"{name} differs: {_short(other)} here, {_short(value)} at {whose}",
-        fix=fix,
-        site=site,
-        key=name,
-    )
+def _value(site: SiteHandshake, name: str) -> str:
+    library = name.removeprefix("version of ")
+    return str(getattr(site, name)) if library == name else site.versions.get(library, "none")
 
 
 def _short(value: str) -> str:

@@ -5,14 +5,13 @@ here a strategy decides who trains with what and how updates are combined, and n
 """
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
-from flwr.supercore.run import Run
 
 from fedpref.adapter_state import AdapterSpec, AdapterState, check_state, state_digest, unpack
 from fedpref.config import RunConfig
@@ -32,8 +31,10 @@ from fedpref.federation.handshake import Agreement
 from fedpref.federation.progress import say
 from fedpref.federation.report import round_record
 from fedpref.federation.spool import Spool
+from fedpref.federation.strategy_view import SitesOnly
 
 Record = dict[str, Any]
+OnReply = Callable[[str, Message], Message | None]
 
 
 @dataclass
@@ -84,8 +85,15 @@ class Rounds:
         say(f"round {round_}: {_stage(round_)} at {len(strategy_configs)} sites")
 
         def request(site: str) -> Message:
-            config = strategy_configs[site]
-            return self._request("train", site, round_, base, root_hash, states, config)
+            return self._request(
+                "train",
+                site,
+                round_,
+                adapter_hash=base,
+                root_hash=root_hash,
+                states=states,
+                config=strategy_configs[site],
+            )
 
         def on_reply(site: str, reply: Message) -> Message | None:
             statuses = (wire.TRAINED, wire.NOTHING_TRAINED, wire.LACKS)
@@ -136,8 +144,15 @@ class Rounds:
 
         def request(site: str) -> Message:
             # The root is only named, so that the site keeps it and forgets older adapters.
-            root, states = str(training["root"]), {base: adapter}
-            return self._request("evaluate", site, round_, base, root, states, ConfigRecord())
+            return self._request(
+                "evaluate",
+                site,
+                round_,
+                adapter_hash=base,
+                root_hash=str(training["root"]),
+                states={base: adapter},
+                config=ConfigRecord(),
+            )
 
         def on_reply(site: str, reply: Message) -> Message | None:
             statuses = (wire.EVALUATED, wire.WITHHELD, wire.LACKS)
@@ -194,6 +209,7 @@ class Rounds:
         kind: str,
         site: str,
         round_: int,
+        *,
         adapter_hash: str,
         root_hash: str,
         states: dict[str, AdapterState],
@@ -222,7 +238,9 @@ class Rounds:
             ttl=self.config.message_ttl,
         )
 
-    def _resend(self, site: str, reply: Message, answers: _Answers, request: Any) -> Message | None:
+    def _resend(
+        self, site: str, reply: Message, answers: _Answers, request: Callable[[str], Message]
+    ) -> Message:
         """Send once more, with the adapters that the site has lost."""
         if site in answers.resent:
             raise Refused("the site says again that it lacks an adapter that it was sent")
@@ -230,18 +248,17 @@ class Rounds:
         member = self.cohort.members[site]
         member.holds -= set(wire.texts(wire.config_of(reply), wire.MISSING))
         say(f"site {site} has lost its state: sending the adapter again", warn=True)
-        message: Message = request(site)
-        return message
+        return request(site)
 
     def _exchange(
-        self, round_: int, requests: dict[str, Message], on_reply: Any, answers: _Answers
+        self, round_: int, requests: dict[str, Message], on_reply: OnReply, answers: _Answers
     ) -> None:
         """Exchange; a reply that raises is a refusal, a confirmed adapter is remembered."""
 
         def guarded(site: str, reply: Message) -> Message | None:
             answers.seconds[site] = answers.now()
             try:
-                again: Message | None = on_reply(site, reply)
+                again = on_reply(site, reply)
                 self.cohort.members[site].holds |= _confirmed(reply)
             except FedPrefError as error:
                 answers.refused[site] = error.what
@@ -306,44 +323,6 @@ class Rounds:
             pairs=self.cohort.members[site].pairs,
             may_drop=self.config.training.on_too_long == "drop",
         )
-
-
-class SitesOnly(Grid):
-    """What a strategy sees of the grid: the nodes of the cohort. It sends nothing itself."""
-
-    def __init__(self, grid: Grid, nodes: list[int]) -> None:
-        self._grid, self._nodes = grid, nodes
-
-    def get_node_ids(self) -> Iterable[int]:
-        """Return the node ids of the joined sites, in site order."""
-        return list(self._nodes)
-
-    @property
-    def run(self) -> Run:
-        """Return Flower's run."""
-        return self._grid.run
-
-    def set_run(self, run: Run) -> None:
-        """Refuse: the run is set already."""
-        raise RoundError("a strategy must not change the run")
-
-    def create_message(self, *args: Any, **kwargs: Any) -> Message:
-        """Refuse: Flower's way is to build a Message."""
-        raise RoundError("a strategy builds messages with flwr.app.Message")
-
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Refuse: the round loop sends."""
-        raise RoundError("a strategy must not send messages itself")
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Refuse: the round loop receives."""
-        raise RoundError("a strategy must not receive messages itself")
-
-    def send_and_receive(
-        self, messages: Iterable[Message], *, timeout: float | None = None
-    ) -> Iterable[Message]:
-        """Refuse: the round loop sends and receives."""
-        raise RoundError("a strategy must not send messages itself")
 
 
 def _replies(

@@ -1,4 +1,4 @@
-"""Which site directory a SuperNode serves: named by its node config, or the k-th of a simulation."""
+"""Which site directory a SuperNode serves: that of its node config, or the k-th of a simulation."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

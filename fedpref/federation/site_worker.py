@@ -159,14 +159,12 @@ class SiteWorker:
         brought = wire.read_states(message.content, self.work.spec)
         for name, state in brought.items():
             self.store.save(name, state, self.work.base_name)
-        states, missing = dict[str, AdapterState](), []
-        for name in filter(None, dict.fromkeys(names)):
-            state = brought.get(name) or self.store.load(name)
-            if state is None:
-                missing.append(name)
-            else:
-                states[name] = state
-        return states, missing
+        wanted = [name for name in dict.fromkeys(names) if name]
+        found = {name: brought.get(name) or self.store.load(name) for name in wanted}
+        return (
+            {name: state for name, state in found.items() if state is not None},
+            [name for name, state in found.items() if state is None],
+        )
 
     def _reply(
         self,

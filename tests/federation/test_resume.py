@@ -162,7 +162,7 @@ def test_changed_pairs_at_a_site_are_refused(stopped: Path) -> None:
     config = settings(stopped, resume=str(stopped / "runs" / "r"))
     sites = sites_of(stopped)
     sites[1].pair_count = 2
-    with pytest.raises(ResumeError, match="site site-b.*had 1 pairs.*has 2 now"):
+    with pytest.raises(ResumeError, match=r"site site-b.*had 1 pairs.*has 2 now"):
         run_server(fake_grid(sites, config), config)
 
 

@@ -87,7 +87,7 @@ def test_one_site_equals_training_alone(tmp_path: Path) -> None:
     assert state_digest(adapter(tmp_path, 1)) == state_digest(sites[0].train(1, alone, alone)[0])
 
 
-# A1: no site trained -------------------------------------------------------------------------------
+# A1: no site trained
 
 
 def test_a_site_without_pairs_has_no_weight_and_is_no_fault(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_a_round_in_which_no_site_trained_leaves_the_adapter_as_it_is(tmp_path: 
     assert [row["trained"] for row in records(tmp_path)] == [False, False]
 
 
-# A2 and the other guards: a bad update is left out by name -----------------------------------------
+# A2 and the other guards: a bad update is left out by name
 
 
 def change_update(site: int, change: Any) -> Any:
@@ -241,7 +241,7 @@ def test_counts_below_the_policy_are_withheld(tmp_path: Path) -> None:
     assert entry["no_counts_because"] == "withheld by the site's policy"
 
 
-# A3, A4: waiting ------------------------------------------------------------------------------------
+# A3, A4: waiting
 
 
 def test_too_few_sites_end_the_wait_and_are_counted(tmp_path: Path) -> None:
@@ -300,7 +300,7 @@ def test_an_offline_site_is_mapped_by_message_id(tmp_path: Path) -> None:
     }
 
 
-# A6 and privacy: what a failing site sends ----------------------------------------------------------
+# A6 and privacy: what a failing site sends
 
 
 def test_a_failing_site_is_named_with_its_coded_reason(tmp_path: Path) -> None:
@@ -352,7 +352,7 @@ def test_sites_with_different_models_are_refused_before_training(tmp_path: Path)
     assert all(kind == "handshake" for site in sites for kind, _ in site.calls)
 
 
-# The wire -------------------------------------------------------------------------------------------
+# The wire
 
 
 def test_an_adapter_goes_down_once_a_round_and_up_once(tmp_path: Path) -> None:
