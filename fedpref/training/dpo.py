@@ -52,7 +52,7 @@ class FixedReferenceTrainer(PhaseMixin, DPOTrainer):  # type: ignore[misc]
         raise TrainingError("a reference forward was asked for during training")
 
 
-def train_dpo(  # noqa: PLR0917
+def train_dpo(
     base: BaseModel,
     spec: AdapterSpec,
     state: AdapterState,

@@ -86,7 +86,7 @@ def stop_token_ids(base: BaseModel) -> tuple[int, ...]:
     return tuple(sorted(stops))
 
 
-def pair_length(  # noqa: PLR0917
+def pair_length(
     tokenizer: PreTrainedTokenizerBase,
     text: str,
     chosen: str,

@@ -89,7 +89,7 @@ def test_content_is_the_key_not_the_name(
 
 
 @pytest.mark.parametrize("what", ["root", "scale", "weights", "tokenizer", "dtype"])
-def test_whatever_the_numbers_depend_on_is_in_the_key(  # noqa: PLR0917
+def test_whatever_the_numbers_depend_on_is_in_the_key(
     base: Any, spec: Any, root: Any, forwards: list[str], tmp_path: Path, what: str
 ) -> None:
     reference_logps(base, spec, root, PAIRS[:1], tmp_path)

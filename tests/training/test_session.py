@@ -171,7 +171,7 @@ def test_adapter_session_changes_the_answer_and_takes_it_back(
     assert torch.equal(base.model(IDS).logits, plain)
 
 
-def test_nothing_is_printed_or_left_on_disk(  # noqa: PLR0917
+def test_nothing_is_printed_or_left_on_disk(
     base: Any, spec: Any, state: Any, capfd: Any, caplog: Any, tmp_path: Any, monkeypatch: Any
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))

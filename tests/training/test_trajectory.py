@@ -27,7 +27,7 @@ def logp(model: Any, prompt: tuple[int, ...], response: tuple[int, ...]) -> torc
     return torch.log_softmax(logits, -1).gather(1, torch.tensor(response)[:, None])[:, 0]
 
 
-def plain_loop(  # noqa: PLR0917
+def plain_loop(
     base: Any, spec: Any, state: Any, pairs: Any, settings: Any, rate: float, group_loss: Any
 ) -> tuple[Any, list[float]]:
     """AdamW, cosine decay after warm-up, norm clipped at 1: step t of T has its rate before it."""
