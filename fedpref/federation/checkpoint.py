@@ -164,7 +164,7 @@ class RunDirectory:
             "federation": self.config.federation,
             "digest": self.config.digest,
             "strategy": self.config.strategy,
-            "demo": self.config.sites == "demo" or self.config.model.path == "demo",
+            "synthetic": agreement["synthetic"],
             "last_round": records[-1]["round"],
             "adapter": f"adapters/round-{records[-1]['round']}",
             "adapter_hash": records[-1]["adapter"],

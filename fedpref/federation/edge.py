@@ -6,13 +6,14 @@ message; of an error that FedPref did not raise itself, the type's name is all t
 """
 
 import logging
+import re
 import traceback
 from collections.abc import Callable
 from pathlib import Path
 
 from flwr.app import ConfigRecord, Message, RecordDict
 
-from fedpref.errors import FedPrefError, FedPrefErrors
+from fedpref.errors import DataError, FedPrefError, FedPrefErrors
 from fedpref.federation import wire
 
 _LOGGER = logging.getLogger("flwr")
@@ -48,16 +49,25 @@ def coded_errors_only(message: Message, site: str, answer: Callable[[], Message]
 
 
 def travelling(error: FedPrefError) -> str:
-    """Return the error's message without the site's folders: of a file, its name and line."""
+    """Return the error's message without the site's folders and without what it quotes.
+
+    Of a file, the name and the line are told. A data error can quote a row and is cut there.
+    """
     if isinstance(error, FedPrefErrors):
         lines = [travelling(part) for part in error.errors[:_MOST_PROBLEMS]]
         if len(error.errors) > _MOST_PROBLEMS:
             lines.append(f"… and {len(error.errors) - _MOST_PROBLEMS} more")
         return "\n".join(lines)
+    what, fix = error.what, error.fix
+    if isinstance(error, DataError):
+        # What is wrong with a row can quote it, such as an unknown name: the rest stays here.
+        what = re.split(r"[:'\"`(]", error.what, maxsplit=1)[0].strip() or "a data problem"
+        if what != error.what.strip():
+            fix = f"{fix}. `fedpref site check` there tells more".removeprefix(". ")
     told = FedPrefError(
-        error.what,
+        what,
         why=error.why,
-        fix=error.fix,
+        fix=fix,
         file=None if error.file is None else Path(str(error.file)).name,
         line=error.line,
         key=error.key,

@@ -8,7 +8,7 @@ values. Nothing about patients is in it but two counts.
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 
 from flwr.app import ConfigRecord
@@ -38,7 +38,7 @@ class SiteHandshake:
 
     `partition` and `partitions` are Flower's partition-id and num-partitions, -1 and 0 where the
     SuperNode has none. `dev_reports` is None where the site's policy withholds so small a count.
-    `holds` are the hashes of the adapters that the site already has.
+    `synthetic` marks invented reports; `holds` are hashes of adapters that the site already has.
     """
 
     site: str
@@ -55,7 +55,8 @@ class SiteHandshake:
     versions: Mapping[str, str]
     pairs: int
     dev_reports: int | None
-    holds: tuple[str, ...] = field(default=())
+    synthetic: bool
+    holds: tuple[str, ...] = ()
 
     @property
     def adapter(self) -> str:
@@ -81,6 +82,7 @@ class SiteHandshake:
                 "initial": self.initial,
                 "versions": [f"{name}={version}" for name, version in self.versions.items()],
                 "pairs": self.pairs,
+                "synthetic": self.synthetic,
             }
         )
         if self.dev_reports is not None:
@@ -110,6 +112,7 @@ class SiteHandshake:
                 dev_reports=(
                     wire.number(record, "dev-reports") if "dev-reports" in record else None
                 ),
+                synthetic=record.get("synthetic") is True,
                 holds=wire.texts(record, wire.HOLDS),
             )
         except FedPrefError as error:
@@ -129,19 +132,24 @@ class SiteHandshake:
 
 @dataclass(frozen=True)
 class Agreement:
-    """What all sites stated alike, and who they are (sorted by name, with their pair counts)."""
+    """What all sites stated alike, and who they are (sorted by name, with their pair counts).
+
+    `synthetic` is true if any site's reports are invented: every output of the run says so.
+    """
 
     spec: AdapterSpec
     common: Mapping[str, str]
     versions: Mapping[str, str]
     sites: Mapping[str, int]
+    synthetic: bool
 
     def to_dict(self) -> dict[str, object]:
-        """Return a JSON value for the run directory; `from_dict` reads it back."""
+        """Return a JSON value for the run directory."""
         return {
             "common": dict(self.common),
             "versions": dict(self.versions),
             "sites": dict(self.sites),
+            "synthetic": self.synthetic,
             "adapter_spec": self.spec.to_dict(),
         }
 
@@ -164,6 +172,7 @@ def agree(handshakes: Sequence[SiteHandshake], expected: Mapping[str, str]) -> A
         common={name: str(getattr(first, name)) for name in _SAME},
         versions=dict(first.versions),
         sites={h.site: h.pairs for h in ordered},
+        synthetic=any(h.synthetic for h in ordered),
     )
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from fedpref.evaluation.metrics import EvaluationCounts, client_mean, micro_f1, worst_site
+from fedpref.evaluation.metrics import EvaluationCounts, disease_f1, summarise
 
 Record = dict[str, Any]
 
@@ -22,24 +22,30 @@ def round_record(
     `sites` are the run's sites in order; every one of them has an entry. `refused` names, for each
     half of the round, the sites that were left out and why.
     """
-    f1 = {site: _f1(counts.get(site)) for site in sites}
-    total = sum(counts.values(), EvaluationCounts())
+    scores = summarise({site: counts.get(site) for site in sites})
     return {
         "round": round_,
         "stage": "sft" if round_ == 0 else "dpo",
         "trained": training["trained"],
         "adapter": training["adapter"],
         "root": training["root"],
-        "client_mean": client_mean(list(f1.values())),
-        "worst_site": worst_site(list(f1.values())),
-        "pooled": _f1(total),
+        "client_mean": scores.client_mean,
+        "worst_site": scores.worst_site,
+        "pooled": scores.pooled,
+        "disease_client_mean": scores.disease_client_mean,
+        "disease_pooled": scores.disease_pooled,
+        "projection_rate": scores.projection_rate,
+        "strict_rate": scores.strict_rate,
+        "truncation_rate": scores.truncation_rate,
+        "false_positive_rate": scores.false_positive_rate,
+        "preference_accuracy": scores.preference_accuracy,
         "sites": {
             site: {
                 "pairs": training["pairs"].get(site),
                 "weight": training["weights"].get(site, 0.0),
                 "seconds": training["site_seconds"].get(site),
-                "location_disease_f1": f1[site],
-                "disease_f1": _disease_f1(counts.get(site)),
+                "location_disease_f1": scores.sites[site],
+                "disease_f1": disease_f1(counts[site]) if site in counts else None,
                 "counts": counts[site].to_dict() if site in counts else None,
                 "no_counts_because": _no_counts(site, counts, withheld, evaluation["refused"]),
             }
@@ -61,16 +67,6 @@ def round_record(
             "total": round(training["seconds"] + evaluation["seconds"], 3),
         },
     }
-
-
-def _f1(counts: EvaluationCounts | None) -> float | None:
-    return None if counts is None else micro_f1(counts.tp, counts.fp, counts.fn)
-
-
-def _disease_f1(counts: EvaluationCounts | None) -> float | None:
-    if counts is None:
-        return None
-    return micro_f1(counts.disease_tp, counts.disease_fp, counts.disease_fn)
 
 
 def _no_counts(

@@ -42,7 +42,7 @@ class LocalSite:
             threads=config.training.threads,
         )
         self.spec: AdapterSpec = make_spec(self.base, config.lora)
-        self._pairs = tuple(read_pairs(self.site))
+        self._pairs = tuple(read_pairs(self.site, ontology=self.ontology))
         self._train = self._encode("train")
 
     @property
@@ -70,6 +70,11 @@ class LocalSite:
         """The development reports, None below the policy's minimum cell size."""
         count = len(self.site.split("dev"))
         return None if 0 < count < self.site.policy.min_cell_size else count
+
+    @property
+    def synthetic(self) -> bool:
+        """Whether site.toml marks the reports as invented."""
+        return self.site.info.synthetic
 
     def hashes(self) -> Mapping[str, str]:
         """Return what must be equal at all sites."""

@@ -50,6 +50,10 @@ class SiteWork(Protocol):
     def dev_reports(self) -> int | None:
         """The development reports, or None if the site's policy withholds so small a count."""
 
+    @property
+    def synthetic(self) -> bool:
+        """Whether the site's reports are invented."""
+
     def hashes(self) -> Mapping[str, str]:
         """Return the hashes `weights`, `tokenizer`, `prompt` and `ontology`."""
 
@@ -96,6 +100,7 @@ class SiteWorker:
             versions=work.versions(),
             pairs=work.pair_count,
             dev_reports=work.dev_reports,
+            synthetic=work.synthetic,
             holds=tuple(self.store.holds([*named, self.store.initial_hash])),
         )
         return Message(RecordDict({wire.CONFIG: handshake.to_record()}), reply_to=message)

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from fedpref.evaluation.metrics import EvaluationCounts
 from flwr.app import Context, Message, RecordDict
 from local_grid import LocalGrid
 
 from fedpref.adapter_state import AdapterSpec, AdapterState, state_digest
 from fedpref.config import load_config
+from fedpref.evaluation.metrics import EvaluationCounts
 from fedpref.federation.cohort import known_to_coordinator
 from fedpref.federation.edge import coded_errors_only
 from fedpref.federation.site_worker import SiteWorker
@@ -47,6 +47,7 @@ class FakeWork:
     spec: AdapterSpec = SPEC
     dev_reports: int | None = 40
     base_name: str = "fake"
+    synthetic: bool = False
     weights: str = "w" * 64
     torch: str = "2.13.0"
     federation: str = "demo"
@@ -95,7 +96,9 @@ class FakeWork:
         if self.dev_reports is None:
             return None
         tp = int(state_digest(adapter)[:2], 16)
-        return EvaluationCounts(reports=self.dev_reports, tp=tp, fp=20, fn=30, disease_tp=tp)
+        return EvaluationCounts(
+            reports=self.dev_reports, tp=tp, fp=20, fn=30, disease_tp=tp, projected=self.dev_reports
+        )
 
 
 def make_sites(folder: Path, counts: Sequence[int], **options: Any) -> list[FakeWork]:

@@ -229,7 +229,7 @@ def test_bad_evaluation_counts_are_no_data_never_zero(tmp_path: Path) -> None:
     assert row["sites"]["site-b"]["counts"] is None
     assert row["sites"]["site-b"]["location_disease_f1"] is None
     assert row["client_mean"] == row["sites"]["site-a"]["location_disease_f1"]
-    assert "tp is not an integer" in row["refused"]["evaluation"]["site-b"]
+    assert "tp is negative" in row["refused"]["evaluation"]["site-b"]
 
 
 def test_counts_below_the_policy_are_withheld(tmp_path: Path) -> None:
