@@ -1,5 +1,7 @@
 """Reports and annotations: records, site directories, readers, partition into sites."""
 
+from fedpref.data.divergence import PermutationTest, case_mix_divergence, permutation_test
+from fedpref.data.partition import Allocation, allocate, capacities
 from fedpref.data.records import SPLITS, Annotation, Report
 from fedpref.data.site import (
     SiteDirectory,
@@ -12,12 +14,18 @@ from fedpref.data.site import (
 
 __all__ = [
     "SPLITS",
+    "Allocation",
     "Annotation",
+    "PermutationTest",
     "Report",
     "SiteDirectory",
     "SiteInfo",
     "SitePolicy",
+    "allocate",
+    "capacities",
+    "case_mix_divergence",
     "check_site",
+    "permutation_test",
     "site_directories",
     "write_site",
 ]

@@ -1,0 +1,112 @@
+"""Dividing a cohort among sites of unequal size and case mix (DESIGN 1.10). Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """`site` (N,): the site of each row. `profiles` (L, K): where each label prefers to go."""
+
+    site: NDArray[np.int64]
+    profiles: NDArray[np.float64]
+
+
+def capacities(total: int, shares: ArrayLike) -> NDArray[np.int64]:
+    """Return `total` divided in proportion to `shares` by largest remainder; the sum is exact.
+
+    Equal remainders go to the earlier site.
+    """
+    exact = total * _normalised(shares)
+    floors = np.floor(exact).astype(np.int64)
+    # Rounded, so that equal shares have equal remainders whatever the last bit says.
+    by_remainder = np.argsort(-np.round(exact - floors, 9), kind="stable")
+    floors[by_remainder[: total - int(floors.sum())]] += 1
+    return floors
+
+
+def allocate(
+    labels: ArrayLike,
+    shares: ArrayLike,
+    *,
+    alpha: float,
+    skew: float,
+    seed: int,
+    profiles: ArrayLike | None = None,
+    groups: Sequence[object] | ArrayLike | None = None,
+) -> Allocation:
+    """Return a site for each row: Dirichlet label profiles under fixed capacities.
+
+    `labels` (N, L) says which labels a row has; `shares` (K,) are the sites' sizes. Each label l
+    prefers sites by `q_l ~ Dirichlet(alpha)` (or by the given `profiles` (L, K), so that dev and
+    test resemble training). Rows come in a seeded order; a row goes to a site that has room with
+    probability ∝ `(1 - skew)·share_k + skew·mean_l q_lk` over its labels. Rows of one group (N,)
+    stay together, larger groups first; capacities are exact if no group has two rows, else a site
+    is exceeded only by a group for which no site had room.
+    """
+    labels = np.asarray(labels, dtype=bool)
+    if labels.ndim != 2:
+        raise ValueError(f"labels must be (rows, labels), not of shape {labels.shape}")
+    share = _normalised(shares)
+    if not 0 <= skew <= 1:
+        raise ValueError(f"skew must lie in [0, 1], not {skew}")
+    if not alpha > 0:
+        raise ValueError(f"alpha must be positive, not {alpha}")
+    rows, label_count = labels.shape
+    profile_seed, draw_seed = np.random.SeedSequence(seed).spawn(2)
+    if profiles is None:
+        draw = np.random.Generator(np.random.Philox(profile_seed))
+        q = draw.dirichlet(np.full(len(share), alpha), size=label_count)
+    else:
+        q = np.asarray(profiles, dtype=np.float64)
+    if q.shape != (label_count, len(share)):
+        raise ValueError(f"profiles must be {(label_count, len(share))}, not {q.shape}")
+
+    counts = labels.sum(axis=1, keepdims=True)
+    # A row without any label has no preference but the sites' sizes.
+    mean_q = np.where(counts > 0, labels @ q / np.maximum(counts, 1), share)
+    preference = (1 - skew) * share + skew * mean_q
+
+    rng = np.random.Generator(np.random.Philox(draw_seed))
+    room = capacities(rows, share)
+    site = np.empty(rows, dtype=np.int64)
+    for members in _ordered_groups(rows, groups, rng):
+        open_sites = room >= len(members)
+        if not open_sites.any():
+            open_sites = room == room.max()
+        weights = np.where(open_sites, preference[members].mean(axis=0), 0.0)
+        if weights.sum() <= 0:  # the labels prefer only sites that are full
+            weights = np.where(open_sites, share, 0.0)
+        if weights.sum() <= 0:
+            weights = open_sites.astype(np.float64)
+        chosen = int(rng.choice(len(share), p=weights / weights.sum()))
+        site[members] = chosen
+        room[chosen] -= len(members)
+    return Allocation(site, q)
+
+
+def _ordered_groups(
+    rows: int, groups: Sequence[object] | ArrayLike | None, rng: np.random.Generator
+) -> list[list[int]]:
+    """Return the rows of each group, groups in seeded order, larger ones first."""
+    keys: Sequence[object] = range(rows) if groups is None else list(groups)  # type: ignore[arg-type]
+    if len(keys) != rows:
+        raise ValueError(f"groups must name one group for each of {rows} rows, not {len(keys)}")
+    members: dict[object, list[int]] = {}
+    for row, key in enumerate(keys):
+        members.setdefault(key, []).append(row)
+    listed = list(members.values())
+    return sorted((listed[i] for i in rng.permutation(len(listed))), key=len, reverse=True)
+
+
+def _normalised(shares: ArrayLike) -> NDArray[np.float64]:
+    share = np.asarray(shares, dtype=np.float64)
+    if share.ndim != 1 or not len(share) or (share < 0).any() or not np.isfinite(share).all():
+        raise ValueError("shares must be one non-negative number a site")
+    if share.sum() <= 0:
+        raise ValueError("the shares sum to 0")
+    normalised: NDArray[np.float64] = share / share.sum()
+    return normalised
