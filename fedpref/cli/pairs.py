@@ -87,17 +87,18 @@ def pairs(
 
 
 def audit_table(audit: Audit) -> Table:
-    """Return the audit as a table: a teacher a row, five columns a split."""
+    """Return the audit as a table: one row a teacher and split, narrow enough for a terminal."""
     table = Table(title="Teacher outputs")
+    names = ("strict", "eligible", "discarded", "chosen", "rejected")
+    table.add_column("split")
     table.add_column("teacher")
-    columns = ("strict", "eligible", "discarded", "chosen", "rejected")
+    for name in names:
+        table.add_column(name, justify="right")
     for split in audit.splits:
-        for name in columns:
-            table.add_column(f"{split.split}\n{name}", justify="right")
-    by_key = {(row.teacher, row.split): row for row in audit.teachers}
-    for teacher in dict.fromkeys(row.teacher for row in audit.teachers):
-        rows = [by_key[teacher, split.split] for split in audit.splits]
-        table.add_row(teacher, *(f"{getattr(row, name):,}" for row in rows for name in columns))
+        for row in (row for row in audit.teachers if row.split == split.split):
+            numbers = (f"{getattr(row, name):,}" for name in names)
+            table.add_row(row.split, row.teacher, *numbers)
+        table.add_section()
     return table
 
 

@@ -22,7 +22,7 @@ from fedpref.preference.candidates import (
     report_hash,
 )
 from fedpref.preference.pairs import MIN_MARGIN, Pair, select_pair
-from fedpref.task import Projection, project
+from fedpref.task import Ontology, Projection, project
 
 FORMAT: Final = "fedpref-pairs-1"
 
@@ -130,12 +130,14 @@ def build_pairs(
     return BuiltPairs(tuple(pairs), len(too_long), merge_audits(audits))
 
 
-def read_pairs(site: SiteDirectory, *, split: str | None = None) -> list[PreferencePair]:
+def read_pairs(
+    site: SiteDirectory, *, split: str | None = None, ontology: Ontology | None = None
+) -> list[PreferencePair]:
     """Return the site's pairs (of one split, if given) in the order of reports.jsonl.
 
     Raises DataError naming site and file if there are none, the file is damaged, or it was made
-    from other reports, annotations, candidates or another ontology than are there now. Candidates
-    that were removed since are no fault.
+    from other reports, annotations, candidates or another ontology (default: the site's) than are
+    there now. Candidates that were removed since are no fault.
     """
     path = site.pairs_path
     fix = f"run `fedpref pairs {site.path}`"
@@ -156,7 +158,7 @@ def read_pairs(site: SiteDirectory, *, split: str | None = None) -> list[Prefere
                 )
             continue
         pairs.append(_parse(row, path=str(path), line=line, site=site.name, fix=fix))
-    changed = _changes(site, header, pairs)
+    changed = _changes(site, header, pairs, ontology or site.ontology)
     if changed:
         raise DataError(
             f"the pairs are stale or damaged: {', '.join(changed)} differ from what they were "
@@ -213,10 +215,11 @@ def _changes(
     site: SiteDirectory,
     header: Mapping[str, Any],
     pairs: Sequence[PreferencePair],
+    ontology: Ontology,
 ) -> list[str]:
     """Return what differs between the file and the site as it is now."""
     texts = {report.report_id: report.text for report in site.reports}
-    now = {**_inputs(site), "ontology": site.ontology.digest}
+    now = {**_inputs(site), "ontology": ontology.digest}
     changed = [name for name, value in now.items() if header.get(name) != value]
     candidates = header.get("candidates")
     for name, value in (candidates if isinstance(candidates, dict) else {}).items():
