@@ -32,14 +32,14 @@ EXACT: Final = Habits()
 EXACT_RATE: Final = 0.30
 # How often an answer that is not exact has each habit.
 HABIT_RATES: Final = {
-    "drop_hedged": 0.50,
-    "drop_unchanged": 0.40,
-    "keep_resolved": 0.50,
-    "keep_denied": 0.25,
-    "keep_historical": 0.40,
-    "lung_only": 0.45,
+    "drop_hedged": 0.60,
+    "drop_unchanged": 0.50,
+    "keep_resolved": 0.60,
+    "keep_denied": 0.30,
+    "keep_historical": 0.50,
+    "lung_only": 0.50,
     "drop_place": 0.12,
-    "one_side": 0.35,
+    "one_side": 0.40,
 }
 
 

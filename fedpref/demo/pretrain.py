@@ -1,10 +1,11 @@
 """Trains the tiny base model of the demo from scratch on freshly generated reports.
 
-    python -m fedpref.demo.pretrain --steps 4000 --seed 1 --output fedpref/demo/model
+    python -m fedpref.demo.pretrain --steps 3200 --seed 1 --output fedpref/demo/model
 
 The model is a Qwen3 of about two million parameters. It learns to read synthetic reports and to
-answer in the task's form, under labelling habits that it cannot see (see `habits`). The last step's
-weights are saved as bfloat16; TRAINING.json beside them records how they came about.
+answer in the task's form: first exactly, then under labelling habits that it cannot see (see
+`habits`), so that it ends able to read but without the sites' convention. The last step's weights
+are saved as bfloat16; TRAINING.json beside them records how they came about.
 """
 
 import argparse
@@ -12,7 +13,6 @@ import json
 import logging
 import math
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -22,7 +22,7 @@ import torch
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from fedpref.demo.generate import SyntheticReport, sample_report, sample_style
-from fedpref.demo.habits import EXACT_RATE, HABIT_RATES, answer, sample_habits
+from fedpref.demo.habits import EXACT, EXACT_RATE, HABIT_RATES, answer, sample_habits
 from fedpref.demo.tokenizer import MAX_LENGTH, train_tokenizer
 from fedpref.files import atomic_dir, atomic_write
 from fedpref.task import match_counts, messages, project, prompt_digest
@@ -31,10 +31,13 @@ logger = logging.getLogger(__name__)
 
 VOCABULARY: Final = 2048
 TOKENIZER_REPORTS: Final = 8000
-BATCH: Final = 48
-POOL: Final = 20  # batches that are drawn together, so that each holds reports of like length
+BATCH: Final = 16
+POOL: Final = 40  # batches that are drawn together, so that each holds reports of like length
 PEAK_RATE: Final = 3e-3
 WARM_UP_STEPS: Final = 100
+EXACT_UNTIL: Final = (
+    0.6  # share of the training in which every answer is exact: reading comes first
+)
 LAST_RATE_SHARE: Final = 0.02
 WEIGHT_DECAY: Final = 0.01
 BETAS: Final = (0.9, 0.98)
@@ -82,24 +85,24 @@ def prompt_text(tokenizer: PreTrainedTokenizerFast, text: str) -> str:
     return str(rendered)
 
 
-def sample_example(rng: np.random.Generator, tokenizer: PreTrainedTokenizerFast) -> Example:
-    """Return a fresh report in a random style, answered under random habits."""
+def sample_example(
+    rng: np.random.Generator, tokenizer: PreTrainedTokenizerFast, exact: bool
+) -> Example:
+    """Return a fresh report in a random style, answered exactly or under random habits."""
     report = sample_report(rng, sample_style(rng))
-    written = answer(report, sample_habits(rng)).to_json()
+    written = answer(report, EXACT if exact else sample_habits(rng)).to_json()
     return Example(
         tokenizer(prompt_text(tokenizer, report.text), add_special_tokens=False)["input_ids"],
         tokenizer(f"{written}{tokenizer.eos_token}\n", add_special_tokens=False)["input_ids"],
     )
 
 
-def batches(
-    rng: np.random.Generator, tokenizer: PreTrainedTokenizerFast
-) -> Iterator[list[Example]]:
-    """Yield batches of fresh examples for ever."""
-    while True:
-        pool = sorted((sample_example(rng, tokenizer) for _ in range(BATCH * POOL)), key=len)
-        for index in rng.permutation(POOL):
-            yield pool[index * BATCH : (index + 1) * BATCH]
+def pooled_batches(
+    rng: np.random.Generator, tokenizer: PreTrainedTokenizerFast, exact: bool
+) -> list[list[Example]]:
+    """Return `POOL` batches of fresh examples in random order, like lengths together."""
+    pool = sorted((sample_example(rng, tokenizer, exact) for _ in range(BATCH * POOL)), key=len)
+    return [pool[index * BATCH : (index + 1) * BATCH] for index in rng.permutation(POOL)]
 
 
 def tensors(batch: list[Example], padding: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -139,11 +142,13 @@ def train(
     )
     model.train()
     started, step, tokens, recent = time.monotonic(), 0, 0, 0.0
-    source = batches(rng, tokenizer)
+    waiting: list[list[Example]] = []
     while (progress := _progress(step, steps, started, minutes)) < 1:
         for group in optimizer.param_groups:
             group["lr"] = PEAK_RATE * min(1.0, (step + 1) / WARM_UP_STEPS) * _decay(progress)
-        ids, labels = tensors(next(source), int(tokenizer.pad_token_id))
+        if not waiting:
+            waiting = pooled_batches(rng, tokenizer, exact=progress < EXACT_UNTIL)
+        ids, labels = tensors(waiting.pop(), int(tokenizer.pad_token_id))
         loss = response_loss(model, ids, labels)
         optimizer.zero_grad()
         loss.backward()
@@ -151,7 +156,7 @@ def train(
         optimizer.step()
         step, tokens = step + 1, tokens + ids.numel()
         recent = loss.item() if step == 1 else 0.98 * recent + 0.02 * loss.item()
-        if step % 100 == 0:
+        if step % 200 == 0:
             seconds = time.monotonic() - started
             logger.info("step %d  loss %.3f  %.0f tokens/s", step, recent, tokens / seconds)
     return {
@@ -172,7 +177,7 @@ def _decay(progress: float) -> float:
     return LAST_RATE_SHARE + (1 - LAST_RATE_SHARE) * (1 + math.cos(math.pi * progress)) / 2
 
 
-@torch.no_grad()
+@torch.no_grad()  # type: ignore[untyped-decorator]
 def answers(
     model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, texts: list[str], batch: int = 50
 ) -> list[str]:
@@ -195,7 +200,7 @@ def answers(
             do_sample=False,
         )
         for index, row in zip(chosen, output[:, encoded["input_ids"].shape[1] :], strict=True):
-            written[index] = tokenizer.decode(row, skip_special_tokens=True)
+            written[index] = str(tokenizer.decode(row, skip_special_tokens=True))
     return written
 
 
@@ -240,7 +245,7 @@ def build_tokenizer(rng: np.random.Generator) -> PreTrainedTokenizerFast:
 def main() -> None:
     """Train, evaluate and save, as the command line says."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=4000)
+    parser.add_argument("--steps", type=int, default=3200)
     parser.add_argument("--minutes", type=float, default=60.0, help="stop after this time at most")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--threads", type=int, default=2)
@@ -269,7 +274,8 @@ def main() -> None:
         "parameters": parameters,
         "vocabulary": len(tokenizer),
         "prompt_digest": prompt_digest("compact"),
-        "exact_answers": EXACT_RATE,
+        "exact_until": EXACT_UNTIL,
+        "exact_answers_then": EXACT_RATE,
         "habits": HABIT_RATES,
         "training": training,
         "dev": evaluate(model, tokenizer, dev),

@@ -1,4 +1,4 @@
-"""The writing habits of the six demo sites: they differ in layout, hedging, priors and short forms."""
+"""The habits of the six demo sites: layout, hedging, priors and short forms differ."""
 
 from typing import Final
 
