@@ -7,7 +7,7 @@ from flwr.clientapp import ClientApp
 
 from fedpref.config import load_config
 from fedpref.federation.edge import coded_errors_only
-from fedpref.federation.site_place import label, locate
+from fedpref.federation.site_place import label, locate, partitions_of
 from fedpref.federation.site_worker import SiteWorker
 
 app = ClientApp()
@@ -35,7 +35,10 @@ def _answer(
     message: Message, context: Context, handle: Callable[[SiteWorker, Message], Message]
 ) -> Message:
     return coded_errors_only(
-        message, label(context.node_config), lambda: handle(_worker(context), message)
+        message,
+        label(context.node_config),
+        lambda: handle(_worker(context), message),
+        partitions=partitions_of(context.node_config),
     )
 
 

@@ -1,7 +1,6 @@
 """The sites of a run: waiting for them, knowing them by name, knowing which adapters they hold."""
 
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from flwr.app import ConfigRecord, Message, RecordDict
@@ -98,6 +97,7 @@ def join(
     seen: set[int] = set()
     handshakes: dict[int, SiteHandshake] = {}
     failures: list[FedPrefError] = []
+    expected = config.min_sites
     say(f"waiting for sites, at most {config.join_deadline:g} s")
     while True:
         for node in sorted(set(grid.get_node_ids()) - seen):
@@ -108,6 +108,7 @@ def join(
         for message_id in list(pending):
             for reply in pull(grid, message_id):
                 node = pending.pop(message_id)
+                expected = max(expected, _partitions(reply))
                 try:
                     handshakes[node] = _read(reply)
                 except FedPrefError as error:
@@ -115,7 +116,6 @@ def join(
                     say(f"a site cannot take part: {error}", warn=True)
                 else:
                     _announce(handshakes[node])
-        expected = _expected(config, handshakes.values())
         answered = len(handshakes) + len(failures)
         if expected and not pending and answered >= expected:
             break
@@ -182,8 +182,12 @@ def _announce(handshake: SiteHandshake) -> None:
     say(f"site {handshake.site} joined: {handshake.pairs} pairs, {shown} development reports")
 
 
-def _expected(config: RunConfig, handshakes: Iterable[SiteHandshake]) -> int:
-    return max([config.min_sites, *(h.partitions for h in handshakes)])
+def _partitions(reply: Message) -> int:
+    """Return the number of SuperNodes that the replying one was told of, 0 if it was not."""
+    if not reply.has_content():
+        return 0
+    number = wire.config_of(reply).get(wire.PARTITIONS, 0)
+    return number if isinstance(number, int) else 0
 
 
 def _require(
@@ -202,7 +206,7 @@ def _require(
         )
     if len(handshakes) < max(required, 1):
         names = ", ".join(sorted(h.site for h in handshakes.values())) or "none"
-        of = f"{len(handshakes)} of {required}" if required else "none"
+        of = f"{len(handshakes)} of {required}" if required else "no"
         raise_all(
             [
                 *failures,

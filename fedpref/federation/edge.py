@@ -18,18 +18,26 @@ from fedpref.federation import wire
 
 _LOGGER = logging.getLogger("flwr")
 _MOST_PROBLEMS = 20
+# The folders of an absolute path: "run `fedpref pairs /srv/mercy/site`" becomes "… pairs site`".
+_FOLDERS = re.compile(r"(?<![\w.])/(?:[^\s/`'\"]+/)+")
 
 
-def coded_errors_only(message: Message, site: str, answer: Callable[[], Message]) -> Message:
+def coded_errors_only(
+    message: Message, site: str, answer: Callable[[], Message], *, partitions: int = 0
+) -> Message:
     """Return `answer()`, or a reply with status `error` and the coded message of what it raised.
 
-    `site` names the site in that reply. The local log gets the same message, and for an unexpected
-    error the places in the code, without any value.
+    `site` names the site in that reply, and `partitions` says how many SuperNodes there are, so
+    that the coordinator need not wait for a deadline to learn that none of them can start. The
+    local log gets the same message, and for an unexpected error the places in the code, without
+    any value.
     """
     try:
         return answer()
     except FedPrefError as error:
         text = travelling(error)
+        first = error.errors[0] if isinstance(error, FedPrefErrors) else error
+        site = first.site or site
     except ImportError as error:
         text = (
             f"[FP000] the site lacks the Python package {error.name or '(unnamed)'}. "
@@ -44,7 +52,14 @@ def coded_errors_only(message: Message, site: str, answer: Callable[[], Message]
             "The log of its own SuperNode says where."
         )
     _LOGGER.error("site %s: %s", site, text)
-    record = ConfigRecord({wire.STATUS: wire.FAILED, wire.SITE: site, wire.ERROR: text})
+    record = ConfigRecord(
+        {
+            wire.STATUS: wire.FAILED,
+            wire.SITE: site,
+            wire.PARTITIONS: partitions,
+            wire.ERROR: text,
+        }
+    )
     return Message(RecordDict({wire.CONFIG: record}), reply_to=message)
 
 
@@ -72,4 +87,5 @@ def travelling(error: FedPrefError) -> str:
         line=error.line,
         key=error.key,
     )
-    return told.message().replace(FedPrefError.code, error.code, 1)
+    text = told.message().replace(FedPrefError.code, error.code, 1)
+    return _FOLDERS.sub("", text)

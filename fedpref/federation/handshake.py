@@ -71,8 +71,8 @@ class SiteHandshake:
                 wire.SITE: self.site,
                 wire.FEDERATION: self.federation,
                 wire.HOLDS: list(self.holds),
-                "partition-id": self.partition,
-                "num-partitions": self.partitions,
+                wire.PARTITION: self.partition,
+                wire.PARTITIONS: self.partitions,
                 "config": self.config,
                 "weights": self.weights,
                 "tokenizer": self.tokenizer,
@@ -95,8 +95,8 @@ class SiteHandshake:
         try:
             handshake = cls(
                 site=wire.text(record, wire.SITE),
-                partition=wire.number(record, "partition-id"),
-                partitions=wire.number(record, "num-partitions"),
+                partition=wire.number(record, wire.PARTITION),
+                partitions=wire.number(record, wire.PARTITIONS),
                 federation=wire.text(record, wire.FEDERATION),
                 config=wire.text(record, "config"),
                 weights=wire.text(record, "weights"),

@@ -7,8 +7,9 @@ from pathlib import Path
 from fedpref.config import RunConfig
 from fedpref.data import site_directories
 from fedpref.errors import ConfigError
+from fedpref.federation.wire import PARTITION, PARTITIONS
 
-SITE_DIR, PARTITION, PARTITIONS = "site-dir", "partition-id", "num-partitions"
+SITE_DIR = "site-dir"
 
 NodeConfig = Mapping[str, bool | int | float | str]
 
@@ -29,6 +30,11 @@ def label(node_config: NodeConfig) -> str:
     return f"partition-{node_config.get(PARTITION, 'unknown')}"
 
 
+def partitions_of(node_config: NodeConfig) -> int:
+    """Return how many SuperNodes there are, 0 if the SuperNode was not told."""
+    return int(node_config.get(PARTITIONS, 0))
+
+
 def locate(config: RunConfig, node_config: NodeConfig) -> SitePlace:
     """Return the place of the SuperNode's site; raises ConfigError if it has none.
 
@@ -36,7 +42,7 @@ def locate(config: RunConfig, node_config: NodeConfig) -> SitePlace:
     simulation, partition k is entry k of the folder `sites`; further entries stay unused.
     """
     partition = int(node_config.get(PARTITION, -1))
-    partitions = int(node_config.get(PARTITIONS, 0))
+    partitions = partitions_of(node_config)
     if SITE_DIR in node_config:
         return SitePlace(Path(str(node_config[SITE_DIR])).absolute(), partition, partitions)
     if partition < 0:

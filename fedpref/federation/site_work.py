@@ -8,10 +8,10 @@ from fedpref import __version__
 from fedpref.adapter_state import AdapterSpec, AdapterState, state_digest
 from fedpref.config import RunConfig
 from fedpref.data import SiteDirectory
-from fedpref.errors import TrainingError
+from fedpref.errors import FedPrefError, FedPrefErrors, TrainingError
 from fedpref.evaluation.metrics import EvaluationCounts
 from fedpref.preference.dataset import PreferencePair, pairs_digest, read_pairs
-from fedpref.task import ONTOLOGY, load_ontology
+from fedpref.task import ONTOLOGY, Ontology, load_ontology
 from fedpref.task.prompt import prompt_digest
 from fedpref.training.adapter import make_spec
 from fedpref.training.base_model import load_base_model
@@ -34,7 +34,7 @@ class LocalSite:
     def __init__(self, config: RunConfig, path: Path) -> None:
         self.config = config
         self.ontology = load_ontology(Path(config.ontology)) if config.ontology else ONTOLOGY
-        self.site = SiteDirectory.load(path, self.ontology)
+        self.site = _load(path, self.ontology)
         self.base = load_base_model(
             config.model.path,
             dtype=config.model.dtype,
@@ -158,3 +158,13 @@ class LocalSite:
             on_too_long=self.config.training.on_too_long,
         )
         return encoded
+
+
+def _load(path: Path, ontology: Ontology) -> SiteDirectory:
+    """Return the site; an error that names no site gets the directory's name."""
+    try:
+        return SiteDirectory.load(path, ontology)
+    except FedPrefError as error:
+        for part in error.errors if isinstance(error, FedPrefErrors) else (error,):
+            part.site = part.site or path.name
+        raise

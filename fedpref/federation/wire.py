@@ -21,6 +21,7 @@ ARRAYS, CONFIG, METRICS = "arrays", "config", "metrics"
 STATUS, SITE, FEDERATION, ROUND = "status", "site", "federation", "round"
 ADAPTER_HASH, ROOT_HASH, BASE_HASH = "adapter-hash", "root-hash", "base-hash"
 HOLDS, MISSING, ERROR = "holds", "missing", "error"
+PARTITION, PARTITIONS = "partition-id", "num-partitions"
 
 # The weight of a reply, under the name that Flower's strategies look for.
 NUM_EXAMPLES = "num-examples"

@@ -114,16 +114,16 @@ def make_client_app(sites: Sequence[FakeWork]) -> Callable[[Message, Context], M
 
     def client_app(message: Message, context: Context) -> Message:
         partition = int(context.node_config["partition-id"])
+        partitions = int(context.node_config.get("num-partitions", 0))
 
         def answer() -> Message:
             work = sites[partition]
             config = load_config(context.run_config)
-            partitions = int(context.node_config.get("num-partitions", 0))
             worker = SiteWorker(work, config, partition=partition, partitions=partitions)
             kind = message.metadata.message_type
             return getattr(worker, kind)(message)
 
-        return coded_errors_only(message, sites[partition].name, answer)
+        return coded_errors_only(message, sites[partition].name, answer, partitions=partitions)
 
     return client_app
 

@@ -25,7 +25,7 @@ def reply_to(message: Message, fail: Callable[[], Message]) -> str:
     reply = coded_errors_only(message, "site-a", fail)
     config = reply.content[wire.CONFIG]
     assert set(reply.content) == {wire.CONFIG}
-    assert set(config) == {wire.STATUS, wire.SITE, wire.ERROR}
+    assert set(config) == {wire.STATUS, wire.SITE, wire.PARTITIONS, wire.ERROR}
     assert (config[wire.STATUS], config[wire.SITE]) == (wire.FAILED, "site-a")
     return str(config[wire.ERROR])
 
@@ -80,6 +80,16 @@ def test_a_missing_package_is_named(message: Message) -> None:
 )
 def test_a_coded_error_travels_without_folders_and_quotes(error: DataError, text: str) -> None:
     assert travelling(error) == text
+
+
+def test_the_site_of_an_error_names_the_reply(message: Message) -> None:
+    reply = coded_errors_only(message, "partition-1", raising(DataError("bad", site="mercy")))
+    assert reply.content[wire.CONFIG][wire.SITE] == "mercy"
+
+
+def test_a_command_to_run_names_no_folder() -> None:
+    error = DataError("no pairs yet", fix="run `fedpref pairs /srv/mercy/site-a`")
+    assert travelling(error) == "[FP200] no pairs yet. run `fedpref pairs site-a`."
 
 
 def test_many_problems_are_cut_to_twenty() -> None:

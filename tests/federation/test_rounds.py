@@ -1,6 +1,7 @@
 """Whole runs of the ServerApp against fake sites in this process."""
 
 import json
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -342,6 +343,18 @@ def test_a_site_that_fails_its_handshake_ends_the_join_at_once(tmp_path: Path) -
     sites[1].hashes = hashes  # type: ignore[method-assign]
     with pytest.raises(FedPrefError, match=r"site-b.*reports.jsonl:7: patient in two splits"):
         run(tmp_path, sites, settings(tmp_path, join_deadline=30.0))
+
+
+def test_when_no_site_can_start_the_run_ends_at_once(tmp_path: Path) -> None:
+    sites = make_sites(tmp_path, [3, 1])
+    for site in sites:
+        site.hashes = lambda: {}["x"]  # type: ignore[method-assign]
+    started = time.monotonic()
+    with pytest.raises(
+        FedPrefError, match=r"site site-a: .*KeyError[\s\S]*site site-b: .*KeyError"
+    ):
+        run(tmp_path, sites, settings(tmp_path, join_deadline=30.0))
+    assert time.monotonic() - started < 5
 
 
 def test_sites_with_different_models_are_refused_before_training(tmp_path: Path) -> None:
