@@ -75,7 +75,7 @@ def refuse_existing(out: Path) -> None:
 def _print(collection: OpenI, counts: dict[str, object], out: Path) -> None:
     console = Console(highlight=False)
     table = Table(title="Open-i: reports a disease")
-    table.add_column("disease")
+    table.add_column("disease", no_wrap=True)
     columns = ("positive", "with_location", "masked_by_code", "masked_by_text")
     for column in columns:
         table.add_column(column.replace("_", " "), justify="right")

@@ -57,8 +57,8 @@ def check(
         return
     if rows:
         table = Table(title="Reports a site")
-        table.add_column("site")
-        for column in (*SPLITS, "patients", "masked"):
+        table.add_column("site", no_wrap=True)
+        for column in ("train", "dev", "test", "diag.", "patients", "masked"):
             table.add_column(column, justify="right")
         table.add_column("synthetic")
         for row in rows:

@@ -103,8 +103,8 @@ def assign_sites(
 ) -> NDArray[np.int64]:
     """Return (N,) the site of each report: each split is allocated by itself (DESIGN 1.10).
 
-    The profiles drawn for the first split that occurs (train, if there is one) also shape the others;
-    split number s draws its rows with `seed + s`.
+    The profiles drawn for the first split that occurs (train, if there is one) also shape the
+    others; split number s draws its rows with `seed + s`.
     """
     labels = case_labels(annotations)
     groups = inseparable(reports)

@@ -115,7 +115,7 @@ ZONES: Final = {
     "hilum": "hilar structures",
     "costophrenic angle": "costophrenic angle",
 }
-# Coders use lingula for the left mid zone, where it projects on a frontal film: the side is implied.
+# Coders use lingula for the left mid zone, onto which it projects: the side is implied.
 IMPLIED: Final = {"lingula": "left mid lung zone"}
 # Behind the heart is the left lower zone, but only if the side is coded.
 LEFT_ONLY: Final = {"retrocardiac": "left lower lung zone"}
