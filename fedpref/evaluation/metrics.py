@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from fedpref.task import Ignore, Projection, Structure, match_counts
+
 
 @dataclass(frozen=True)
 class EvaluationCounts:
@@ -103,6 +105,32 @@ class RoundMetrics:
     false_positive_rate: float | None
     preference_accuracy: float | None
     total: EvaluationCounts
+
+
+def report_counts(
+    projection: Projection, target: Structure, ignore: Ignore, *, truncated: bool
+) -> EvaluationCounts:
+    """Return the counts of one report: what its answer was projected to against its annotation.
+
+    An answer without a valid object counts as the empty structure. A report with any ignored
+    disease is no empty target, because what is ignored may be present (DESIGN 1.3).
+    """
+    match = match_counts(projection.structure, target, ignore)
+    empty = not target.diseases and not ignore.diseases
+    return EvaluationCounts(
+        reports=1,
+        tp=match.tp,
+        fp=match.fp,
+        fn=match.fn,
+        disease_tp=match.disease_tp,
+        disease_fp=match.disease_fp,
+        disease_fn=match.disease_fn,
+        projected=int(projection.eligible),
+        strict=int(projection.strict),
+        truncated=int(truncated),
+        empty_targets=int(empty),
+        empty_with_prediction=int(empty and match.disease_fp > 0),
+    )
 
 
 def micro_f1(tp: int, fp: int, fn: int) -> float | None:
