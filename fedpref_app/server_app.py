@@ -34,8 +34,7 @@ def main(grid: Grid, context: Context) -> None:
     cohort = join(
         grid, config, adapter_hash=run.adapter_hash(done - 1), root_hash=run.adapter_hash(0)
     )
-    agreement = agree(cohort.handshakes, known_to_coordinator(config))
-    run.agree(agreement)
+    agreement = run.agree(agree(cohort.handshakes, known_to_coordinator(config)))
 
     spec = agreement.spec
     rounds = Rounds(grid, config, cohort, agreement, STRATEGIES[config.strategy]())

@@ -12,6 +12,7 @@ import json
 import shutil
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -83,16 +84,17 @@ class RunDirectory:
         """Yield the rounds that are still to be closed, up to the configured last one."""
         yield from range(len(self.records()), self.config.rounds + 1)
 
-    def agree(self, agreement: Agreement) -> None:
-        """Record what the sites agreed on; a resumed run must find the same.
+    def agree(self, agreement: Agreement) -> Agreement:
+        """Record what the sites agreed on; return it with all sites that the run began with.
 
-        Sites may be missing now (the quorum decides about that), but none may be new or changed.
+        A resumed run must find the same. Sites may be missing now (the quorum decides about that),
+        but none may be new or changed: ResumeError names every difference.
         """
         path = self.path / "agreement.json"
         found: Record = json.loads(json.dumps(agreement.to_dict()))
         if not path.exists():
             self._write_json("agreement.json", found)
-            return
+            return agreement
         before: Record = json.loads(path.read_text(encoding="utf-8"))
         problems: list[FedPrefError] = [
             ResumeError(
@@ -120,6 +122,7 @@ class RunDirectory:
                     )
                 )
         raise_all(problems)
+        return replace(agreement, sites=before["sites"], synthetic=before["synthetic"])
 
     def adapter(self, round_: int, spec: AdapterSpec) -> AdapterState:
         """Return the global adapter after a round whose training is recorded."""

@@ -117,7 +117,8 @@ def join(
                 else:
                     _announce(handshakes[node])
         answered = len(handshakes) + len(failures)
-        if expected and not pending and answered >= expected:
+        # If nobody knows how many SuperNodes there are, the first answers decide: it is an error.
+        if answered and not pending and answered >= expected:
             break
         if time.monotonic() >= end:
             break

@@ -78,7 +78,7 @@ class Rounds:
         """
         self.cohort.rejoin(self.grid, self.config, self.agreement)
         base = state_digest(adapter)
-        states = {base: adapter} | ({state_digest(root): root} if root else {})
+        outgoing = wire.Outgoing([adapter, *([root] if root else [])], self.agreement.spec)
         root_hash = state_digest(root) if root else ""
         answers, nothing = _Answers(), set[str]()
         strategy_configs = self._configure(round_, adapter)
@@ -91,7 +91,7 @@ class Rounds:
                 round_,
                 adapter_hash=base,
                 root_hash=root_hash,
-                states=states,
+                outgoing=outgoing,
                 config=strategy_configs[site],
             )
 
@@ -140,6 +140,7 @@ class Rounds:
         RoundError if fewer sites than the quorum answered well before the deadline.
         """
         base = state_digest(adapter)
+        outgoing = wire.Outgoing([adapter], self.agreement.spec)
         answers, counts, withheld = _Answers(), dict[str, EvaluationCounts](), set[str]()
 
         def request(site: str) -> Message:
@@ -150,7 +151,7 @@ class Rounds:
                 round_,
                 adapter_hash=base,
                 root_hash=str(training["root"]),
-                states={base: adapter},
+                outgoing=outgoing,
                 config=ConfigRecord(),
             )
 
@@ -212,12 +213,12 @@ class Rounds:
         *,
         adapter_hash: str,
         root_hash: str,
-        states: dict[str, AdapterState],
+        outgoing: wire.Outgoing,
         config: ConfigRecord,
     ) -> Message:
         """Return one request; adapters go along only if the site has not confirmed holding them."""
         member = self.cohort.members[site]
-        lacking = {name: state for name, state in states.items() if name not in member.holds}
+        lacking = outgoing.record(member.holds)
         fields = ConfigRecord(
             {
                 **dict(config),
@@ -229,7 +230,7 @@ class Rounds:
         )
         content = RecordDict({wire.CONFIG: fields})
         if lacking:
-            content[wire.ARRAYS] = wire.flat_record(lacking, self.agreement.spec)
+            content[wire.ARRAYS] = lacking
         return Message(
             content,
             dst_node_id=member.node,

@@ -121,7 +121,7 @@ class SiteWorker:
         reply = self._reply(
             message, wire.TRAINED, {wire.BASE_HASH: base, wire.ADAPTER_HASH: name}, held=held
         )
-        reply.content[wire.ARRAYS] = wire.flat_record({name: state}, self.work.spec)
+        reply.content[wire.ARRAYS] = wire.Outgoing([state], self.work.spec).record(())
         reply.content[wire.METRICS] = MetricRecord({wire.NUM_EXAMPLES: pair_count})
         return reply
 

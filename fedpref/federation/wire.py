@@ -4,7 +4,7 @@ Flower's cost is per array, so that an adapter travels as one flat float32 array
 the handshake's adapter specification. The receiver recomputes its hash.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable
 from typing import Any
 
 import numpy as np
@@ -32,9 +32,22 @@ EVALUATED, WITHHELD = "evaluated", "withheld"
 LACKS, FAILED = "missing", "error"
 
 
-def flat_record(states: Mapping[str, AdapterState], spec: AdapterSpec) -> ArrayRecord:
-    """Return a record with one flat array a state; the array's name is the state's hash."""
-    return ArrayRecord({name: Array(pack(state, spec)) for name, state in states.items()})
+class Outgoing:
+    """Adapters by hash that may have to be sent; each is laid out at most once, for all sites."""
+
+    def __init__(self, states: Iterable[AdapterState], spec: AdapterSpec) -> None:
+        self._states = {state_digest(state): state for state in states}
+        self._spec = spec
+        self._arrays: dict[str, Array] = {}
+
+    def record(self, holds: Container[str]) -> ArrayRecord:
+        """Return one flat array, named by its hash, for every adapter that is not held."""
+        return ArrayRecord({name: self._flat(name) for name in self._states if name not in holds})
+
+    def _flat(self, name: str) -> Array:
+        if name not in self._arrays:
+            self._arrays[name] = Array(pack(self._states[name], self._spec))
+        return self._arrays[name]
 
 
 def read_states(content: RecordDict, spec: AdapterSpec) -> dict[str, AdapterState]:

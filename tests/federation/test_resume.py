@@ -158,6 +158,15 @@ def test_waiting_and_places_may_change_on_resume(stopped: Path) -> None:
     assert (stopped / "runs" / "r" / "summary.json").exists()
 
 
+def test_a_run_may_go_on_without_a_site_that_is_gone(stopped: Path) -> None:
+    config = settings(stopped, resume=str(stopped / "runs" / "r"), min_sites=2, join_deadline=0.5)
+    run_server(fake_grid(sites_of(stopped)[:2], config), config)
+    last = json.loads((stopped / "runs" / "r" / "rounds.jsonl").read_text().splitlines()[-1])
+    assert list(last["sites"]) == ["site-a", "site-b", "site-c"]
+    assert last["sites"]["site-c"]["no_counts_because"] == "the site has not joined"
+    assert last["sites"]["site-a"]["weight"] == 3 / 4
+
+
 def test_changed_pairs_at_a_site_are_refused(stopped: Path) -> None:
     config = settings(stopped, resume=str(stopped / "runs" / "r"))
     sites = sites_of(stopped)
