@@ -1,6 +1,7 @@
 """What a site computes: SFT, DPO and the evaluation on its own data. Imports torch when opened."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from fedpref.config import RunConfig
 from fedpref.data import SiteDirectory
 from fedpref.errors import FedPrefError, FedPrefErrors, TrainingError
 from fedpref.evaluation.metrics import EvaluationCounts
+from fedpref.evaluation.site_evaluation import evaluate_site
 from fedpref.preference.dataset import PreferencePair, pairs_digest, read_pairs
 from fedpref.task import ONTOLOGY, Ontology, load_ontology
 from fedpref.task.prompt import prompt_digest
@@ -115,10 +117,31 @@ class LocalSite:
         return None if trained is None else (trained.state, trained.trained_pair_count)
 
     def evaluate(self, round_: int, adapter: AdapterState) -> EvaluationCounts | None:
-        """Return the development counts; None below the policy's minimum cell size."""
+        """Return the development counts; None below the policy's minimum cell size.
+
+        The answers, report by report, stay in `predictions/` of the federation's state.
+        """
         if self.dev_reports is None:
             return None
-        raise NotImplementedError
+        smallest = self.site.policy.min_cell_size
+        pairs = self._encode("dev")
+        counts = evaluate_site(
+            self.base,
+            self.spec,
+            adapter,
+            self.site,
+            pairs if len(pairs) >= smallest else [],
+            prompt_style=self.config.prompt.style,
+            ontology=self.ontology,
+            settings=self.config.evaluation,
+            predictions=self.state_dir
+            / "predictions"
+            / f"round-{round_}-{state_digest(adapter)[:12]}.jsonl",
+        )
+        # Preference accuracy and false positives have cells of their own.
+        if counts.empty_targets < smallest:
+            counts = replace(counts, empty_targets=0, empty_with_prediction=0)
+        return counts
 
     def _sft(self, start: AdapterState) -> tuple[AdapterState, int] | None:
         config = self.config

@@ -33,7 +33,7 @@ def settings(sites: Path, runs: Path, **values: Any) -> Config:
         "rounds": 2,
         "join-deadline": 30.0,
         "training.accumulation": 2,
-        "evaluation.max-new-tokens": 48,
+        "evaluation.max-new-tokens": 24,
     }
     return base | {key.replace("_", "-"): value for key, value in values.items()}
 
