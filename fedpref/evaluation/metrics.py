@@ -6,9 +6,12 @@ once, from the sum. A score without data is None, never 0.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from math import sqrt
+from typing import Any, Final
 
 from fedpref.task import Ignore, Projection, Structure, match_counts
+
+_NORMAL_975: Final = 1.959963984540054  # 97.5 % quantile of the standard normal distribution
 
 
 @dataclass(frozen=True)
@@ -174,6 +177,23 @@ def false_positive_rate(counts: EvaluationCounts) -> float | None:
 def preference_accuracy(counts: EvaluationCounts) -> float | None:
     """Return the share of held-out pairs with log π(chosen) > log π(rejected)."""
     return _rate(counts.pairs_preferred, counts.pairs)
+
+
+def wilson_interval(part: int, whole: int) -> tuple[float, float] | None:
+    """Return Wilson's 95 % interval of the share part / whole; None without data.
+
+    Unlike a bootstrap it keeps its width at 0 of n and n of n. It takes the cases as independent,
+    so that several reports of a patient make it too narrow (Wilson, JASA 22, 1927).
+    """
+    if not 0 <= part <= whole:
+        raise ValueError(f"{part} of {whole} is no share")
+    if whole == 0:
+        return None
+    share, square = part / whole, _NORMAL_975**2
+    centre = share + square / (2 * whole)
+    half = _NORMAL_975 * sqrt(share * (1 - share) / whole + square / (4 * whole**2))
+    low, high = ((centre + sign * half) / (1 + square / whole) for sign in (-1, 1))
+    return max(0.0, low), min(1.0, high)
 
 
 def client_mean(values: Iterable[float | None]) -> float | None:

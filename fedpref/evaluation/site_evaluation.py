@@ -1,93 +1,154 @@
-"""One site's evaluation of one adapter: answers and rows stay at the site, only counts leave it."""
+"""One adapter on one site's held-out reports and pairs: counts that may leave, answers that stay."""
 
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from fedpref.adapter_state import AdapterSpec, AdapterState
-from fedpref.config import EvaluationSettings
-from fedpref.data import Annotation, SiteDirectory
+from fedpref.adapter_state import AdapterSpec, AdapterState, state_digest
+from fedpref.data import Annotation, Report
 from fedpref.errors import DataError
-from fedpref.evaluation.extraction import Extraction, extract
+from fedpref.evaluation.extraction import extract
 from fedpref.evaluation.metrics import EvaluationCounts, pooled, report_counts
-from fedpref.files import write_jsonl
-from fedpref.task import ONTOLOGY, Ontology, PromptStyle, match_counts
+from fedpref.files import read_jsonl, write_jsonl
+from fedpref.task import ONTOLOGY, Ontology
+from fedpref.task.prompt import PromptStyle
 from fedpref.training.base_model import BaseModel
 from fedpref.training.encoding import EncodedPair
 from fedpref.training.reference import sequence_logps
+
+if TYPE_CHECKING:
+    from fedpref.config import EvaluationSettings
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """One report's answer and counts, as the site keeps them. `repr` shows no text or patient."""
+
+    report_id: str
+    patient_id: str
+    home_site: str | None
+    text: str
+    failure: str | None
+    counts: EvaluationCounts
+
+    def __repr__(self) -> str:
+        return f"Prediction(report_id={self.report_id!r})"
 
 
 def evaluate_site(
     base: BaseModel,
     spec: AdapterSpec,
     state: AdapterState,
-    site: SiteDirectory,
+    reports: Sequence[Report],
+    annotations: Mapping[str, Annotation],
     pairs: Sequence[EncodedPair],
     *,
     prompt_style: PromptStyle,
     ontology: Ontology = ONTOLOGY,
-    settings: EvaluationSettings,
-    predictions: Path,
-    split: str = "dev",
+    settings: "EvaluationSettings",
+    predictions: Path | None = None,
 ) -> EvaluationCounts:
-    """Return the counts of an adapter over the reports of a split and over held-out `pairs`.
+    """Return the counts of `state` on the reports and the held-out pairs.
 
-    `predictions` gets one row a report: `report_id`, the answer's `text`, `truncated`, the
-    projection's `failure`, and the match counts. It belongs in the site's state folder and never
-    leaves it. Raises DataError for a report without annotation.
+    The answers are written to `predictions` (see `predictions_path`), which stays at the site, as
+    a whole or not at all. `annotations` are by report id, one for every report.
     """
-    reports = site.split(split)
-    annotations = [_annotation(site, report.report_id) for report in reports]
-    extractions = extract(
+    rows = predict(
         base,
         spec,
         state,
         reports,
+        annotations,
         prompt_style=prompt_style,
         ontology=ontology,
         settings=settings,
     )
-    write_jsonl(
-        predictions,
-        (_row(e, a) for e, a in zip(extractions, annotations, strict=True)),
+    if predictions is not None:
+        write_predictions(predictions, rows)
+    return pooled(row.counts for row in rows) + preference_counts(base, spec, state, pairs)
+
+
+def predict(
+    base: BaseModel,
+    spec: AdapterSpec,
+    state: AdapterState,
+    reports: Sequence[Report],
+    annotations: Mapping[str, Annotation],
+    *,
+    prompt_style: PromptStyle,
+    ontology: Ontology = ONTOLOGY,
+    settings: "EvaluationSettings",
+) -> list[Prediction]:
+    """Return the answer to each report and its counts against the annotation, in order."""
+    extractions = extract(
+        base, spec, state, reports, prompt_style=prompt_style, ontology=ontology, settings=settings
     )
-    each = [
-        report_counts(e.projection, a.structure, a.ignore, truncated=e.truncated)
-        for e, a in zip(extractions, annotations, strict=True)
-    ]
-    return pooled([*each, preference_counts(base, spec, state, pairs)])
+    rows = []
+    for report, extraction in zip(reports, extractions, strict=True):
+        annotation = annotations[report.report_id]
+        counts = report_counts(
+            extraction.projection,
+            annotation.structure,
+            annotation.ignore,
+            truncated=extraction.truncated,
+        )
+        rows.append(
+            Prediction(
+                report.report_id,
+                report.patient_id,
+                report.home_site,
+                extraction.text,
+                extraction.projection.failure,
+                counts,
+            )
+        )
+    return rows
 
 
 def preference_counts(
     base: BaseModel, spec: AdapterSpec, state: AdapterState, pairs: Sequence[EncodedPair]
 ) -> EvaluationCounts:
-    """Return `pairs` and those with log π(chosen) > log π(rejected), summed over response tokens.
+    """Return how many of the pairs have log π(chosen|x) > log π(rejected|x), over whole responses.
 
-    Equal log-probs are not preferred. Reports of the same text and responses share a pair id, and
-    each counts.
+    A tie is not preferred.
     """
     logps = sequence_logps(base, spec, state, pairs)
-    preferred = sum(logps[pair.pair_id][0] > logps[pair.pair_id][1] for pair in pairs)
-    return EvaluationCounts(pairs=len(pairs), pairs_preferred=preferred)
+    # By pair, not by pair id: two reports of the same text share an id and count twice.
+    both = [logps[pair.pair_id] for pair in pairs]
+    return EvaluationCounts(
+        pairs=len(both), pairs_preferred=sum(chosen > rejected for chosen, rejected in both)
+    )
 
 
-def _annotation(site: SiteDirectory, report_id: str) -> Annotation:
-    try:
-        return site.annotations[report_id]
-    except KeyError:
-        raise DataError(
-            "a report to evaluate on has no annotation",
-            site=site.name,
-            fix="run `fedpref site check`",
-        ) from None
+def predictions_path(state_dir: Path, split: str, round_: int, state: AdapterState) -> Path:
+    """Return where a site keeps an adapter's answers; round and content are part of the name."""
+    return state_dir / "predictions" / f"{split}-round-{round_}-{state_digest(state)[:16]}.jsonl"
 
 
-def _row(extraction: Extraction, annotation: Annotation) -> dict[str, object]:
-    match = match_counts(extraction.projection.structure, annotation.structure, annotation.ignore)
-    return {
-        "report_id": extraction.report_id,
-        "text": extraction.text,
-        "truncated": extraction.truncated,
-        "failure": extraction.projection.failure,
-        **asdict(match),
-    }
+def write_predictions(path: Path, rows: Sequence[Prediction]) -> None:
+    """Write one JSON object a report, atomically."""
+    write_jsonl(path, (asdict(row) for row in rows))
+
+
+def read_predictions(path: Path) -> list[Prediction]:
+    """Return the predictions of a file; DataError names the line that is malformed."""
+    rows = []
+    for line, row in read_jsonl(path):
+        try:
+            rows.append(_parse(row))
+        except (KeyError, TypeError, ValueError):
+            raise DataError(
+                "the line is no prediction as `write_predictions` writes it",
+                file=path,
+                line=line,
+                fix="delete the file; the next evaluation writes it again",
+            ) from None
+    return rows
+
+
+def _parse(row: Mapping[str, Any]) -> Prediction:
+    names = {field.name for field in fields(Prediction)}
+    if row.keys() != names:
+        raise ValueError("other keys")
+    return Prediction(**{**row, "counts": EvaluationCounts.from_dict(row["counts"])})

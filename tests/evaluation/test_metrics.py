@@ -20,6 +20,7 @@ from fedpref.evaluation.metrics import (
     strict_rate,
     summarise,
     truncation_rate,
+    wilson_interval,
     worst_site,
 )
 
@@ -77,6 +78,16 @@ def test_rates_without_data_are_none() -> None:
         preference_accuracy,
     ):
         assert rate(nothing) is None
+
+
+def test_wilson_interval_by_hand() -> None:
+    # z² = 3.8415; at 0 of n the interval is [0, z²/(n + z²)], at n of n its mirror image.
+    assert wilson_interval(0, 20) == pytest.approx((0.0, 3.8415 / 23.8415), abs=1e-5)
+    assert wilson_interval(20, 20) == pytest.approx((20 / 23.8415, 1.0), abs=1e-5)
+    assert wilson_interval(8, 10) == pytest.approx((0.4902, 0.9433), abs=1e-4)
+    assert wilson_interval(0, 0) is None
+    with pytest.raises(ValueError, match="21 of 20"):
+        wilson_interval(21, 20)
 
 
 def test_site_aggregates_leave_out_sites_without_data() -> None:
