@@ -1,12 +1,13 @@
-"""One adapter on one site's held-out reports and pairs: counts that may leave, answers that stay."""
+"""An adapter on a site's held-out reports and pairs: counts that may leave, answers that stay."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from fedpref.adapter_state import AdapterSpec, AdapterState, state_digest
-from fedpref.data import Annotation, Report
+from fedpref.adapter_state import AdapterSpec, AdapterState
+from fedpref.config import EvaluationSettings
+from fedpref.data import Annotation, Report, SiteDirectory
 from fedpref.errors import DataError
 from fedpref.evaluation.extraction import extract
 from fedpref.evaluation.metrics import EvaluationCounts, pooled, report_counts
@@ -16,9 +17,6 @@ from fedpref.task.prompt import PromptStyle
 from fedpref.training.base_model import BaseModel
 from fedpref.training.encoding import EncodedPair
 from fedpref.training.reference import sequence_logps
-
-if TYPE_CHECKING:
-    from fedpref.config import EvaluationSettings
 
 
 @dataclass(frozen=True)
@@ -40,32 +38,31 @@ def evaluate_site(
     base: BaseModel,
     spec: AdapterSpec,
     state: AdapterState,
-    reports: Sequence[Report],
-    annotations: Mapping[str, Annotation],
+    site: SiteDirectory,
     pairs: Sequence[EncodedPair],
     *,
     prompt_style: PromptStyle,
     ontology: Ontology = ONTOLOGY,
-    settings: "EvaluationSettings",
-    predictions: Path | None = None,
+    settings: EvaluationSettings,
+    predictions: Path,
+    split: str = "dev",
 ) -> EvaluationCounts:
-    """Return the counts of `state` on the reports and the held-out pairs.
+    """Return the counts of an adapter on the reports of a split and on held-out `pairs`.
 
-    The answers are written to `predictions` (see `predictions_path`), which stays at the site, as
-    a whole or not at all. `annotations` are by report id, one for every report.
+    The answers are written to `predictions`, one row a report, as a whole or not at all. The file
+    belongs in the site's state folder and never leaves it.
     """
     rows = predict(
         base,
         spec,
         state,
-        reports,
-        annotations,
+        site.split(split),
+        site.annotations,
         prompt_style=prompt_style,
         ontology=ontology,
         settings=settings,
     )
-    if predictions is not None:
-        write_predictions(predictions, rows)
+    write_predictions(predictions, rows)
     return pooled(row.counts for row in rows) + preference_counts(base, spec, state, pairs)
 
 
@@ -78,7 +75,7 @@ def predict(
     *,
     prompt_style: PromptStyle,
     ontology: Ontology = ONTOLOGY,
-    settings: "EvaluationSettings",
+    settings: EvaluationSettings,
 ) -> list[Prediction]:
     """Return the answer to each report and its counts against the annotation, in order."""
     extractions = extract(
@@ -119,11 +116,6 @@ def preference_counts(
     return EvaluationCounts(
         pairs=len(both), pairs_preferred=sum(chosen > rejected for chosen, rejected in both)
     )
-
-
-def predictions_path(state_dir: Path, split: str, round_: int, state: AdapterState) -> Path:
-    """Return where a site keeps an adapter's answers; round and content are part of the name."""
-    return state_dir / "predictions" / f"{split}-round-{round_}-{state_digest(state)[:16]}.jsonl"
 
 
 def write_predictions(path: Path, rows: Sequence[Prediction]) -> None:

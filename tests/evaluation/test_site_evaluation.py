@@ -1,6 +1,5 @@
 """A site's counts by hand, what is written at the site, and both on a tiny model."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,11 +9,16 @@ from tiny_models import make_pairs
 
 from fedpref.config import EvaluationSettings
 from fedpref.data import Annotation, Report, SiteDirectory, write_site
-from fedpref.errors import TrainingError
+from fedpref.errors import DataError, TrainingError
 from fedpref.evaluation import site_evaluation
 from fedpref.evaluation.extraction import Extraction
-from fedpref.evaluation.metrics import EvaluationCounts
-from fedpref.evaluation.site_evaluation import evaluate_site, preference_counts
+from fedpref.evaluation.metrics import EvaluationCounts, pooled
+from fedpref.evaluation.site_evaluation import (
+    Prediction,
+    evaluate_site,
+    preference_counts,
+    read_predictions,
+)
 from fedpref.task import Ignore, Structure, project
 from fedpref.training.reference import sequence_logps
 
@@ -99,13 +103,27 @@ def test_rows_add_up_to_the_counts_and_stay_at_the_site(
 ) -> None:
     path = tmp_path / "state" / "predictions.jsonl"
     _evaluate(site, path)
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
-    assert [row["report_id"] for row in rows] == [f"r{i}" for i in range(len(CASES))]
-    assert [row["text"] for row in rows] == [text for _, _, text, _ in CASES]
-    for name in ("tp", "fp", "fn", "disease_tp", "disease_fp", "disease_fn", "truncated"):
-        assert sum(row[name] for row in rows) == getattr(EXPECTED, name)
-    assert [row["failure"] for row in rows] == [None] * 4 + ["no_object", None]
+    rows = read_predictions(path)
+    assert [row.report_id for row in rows] == [f"r{i}" for i in range(len(CASES))]
+    assert [row.patient_id for row in rows] == [f"p{i}" for i in range(len(CASES))]
+    assert [row.text for row in rows] == [text for _, _, text, _ in CASES]
+    assert pooled(row.counts for row in rows) == EXPECTED
+    assert [row.failure for row in rows] == [None] * 4 + ["no_object", None]
     assert [p.name for p in path.parent.iterdir()] == [path.name]
+
+
+@pytest.mark.usefixtures("answered")
+def test_malformed_rows_are_named_by_line_without_their_text(
+    site: SiteDirectory, tmp_path: Path
+) -> None:
+    path = tmp_path / "predictions.jsonl"
+    _evaluate(site, path)
+    first, *rest = path.read_text().splitlines()
+    path.write_text("\n".join([first, rest[0].replace('"tp":0', '"tp":-1'), *rest[1:]]))
+    with pytest.raises(DataError, match=r"predictions\.jsonl:2") as error:
+        read_predictions(path)
+    assert "pneumonia" not in str(error.value)
+    assert "pneumonia" not in repr(Prediction("r", "p", None, "pneumonia", None, EXPECTED))
 
 
 def test_an_interrupted_evaluation_leaves_the_old_rows(
