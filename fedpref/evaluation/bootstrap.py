@@ -16,6 +16,7 @@ Statistic = Literal["client_mean", "worst_site", "global"]
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
+STATISTICS: Final[tuple[Statistic, ...]] = get_args(Statistic)
 PERCENTILES: Final = (2.5, 97.5)
 # Weights held at once: 8 MB as integers and as much again as floats.
 _BATCH_WEIGHTS: Final = 1_000_000
@@ -60,8 +61,8 @@ def paired_cluster_bootstrap(
     draw holds none, or all draws are equal. Raises ValueError for shapes or values that cannot be.
     """
     both = _checked(counts_a, counts_b)
-    if statistic not in get_args(Statistic):
-        raise ValueError(f"statistic {statistic!r} is none of {', '.join(get_args(Statistic))}")
+    if statistic not in STATISTICS:
+        raise ValueError(f"statistic {statistic!r} is none of {', '.join(STATISTICS)}")
     if draws < 1:
         raise ValueError("at least one draw is needed")
     reports = both.shape[2]
