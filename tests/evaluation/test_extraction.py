@@ -152,6 +152,19 @@ def test_the_adapter_is_used_and_leaves_nothing_behind(
     assert first != second
 
 
+def test_the_merge_leaves_the_base_bit_for_bit(
+    base: BaseModel, spec: AdapterSpec, adapter: AdapterState, prompts: list[list[int]]
+) -> None:
+    before = {name: p.detach().clone() for name, p in base.model.named_parameters()}
+    storage = {name: p.data_ptr() for name, p in base.model.named_parameters()}
+    generate(base, spec, adapter, prompts, batch_size=5, max_new_tokens=4)
+    after = dict(base.model.named_parameters())
+    assert after.keys() == before.keys()
+    for name, parameter in after.items():
+        assert torch.equal(parameter, before[name]), name
+        assert parameter.data_ptr() == storage[name]
+
+
 def test_the_token_limit_is_truncation_not_an_end(
     base: BaseModel, spec: AdapterSpec, adapter: AdapterState, prompts: list[list[int]]
 ) -> None:
