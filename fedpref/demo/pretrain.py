@@ -13,7 +13,7 @@ import json
 import logging
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,7 +21,8 @@ import numpy as np
 import torch
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from fedpref.demo.generate import SyntheticReport, sample_report, sample_style
+from fedpref.demo.cases import sample_case
+from fedpref.demo.generate import SyntheticReport, render, sample_report, sample_style
 from fedpref.demo.habits import EXACT, EXACT_RATE, HABIT_RATES, answer, sample_habits
 from fedpref.demo.tokenizer import MAX_LENGTH, train_tokenizer
 from fedpref.files import atomic_dir, atomic_write
@@ -35,9 +36,9 @@ BATCH: Final = 16
 POOL: Final = 40  # batches that are drawn together, so that each holds reports of like length
 PEAK_RATE: Final = 3e-3
 WARM_UP_STEPS: Final = 100
-EXACT_UNTIL: Final = (
-    0.6  # share of the training in which every answer is exact: reading comes first
-)
+# Shares of the training: reports of one finding first; exact answers before habits come in.
+SIMPLE_UNTIL: Final = 0.3
+EXACT_UNTIL: Final = 0.7
 LAST_RATE_SHARE: Final = 0.02
 WEIGHT_DECAY: Final = 0.01
 BETAS: Final = (0.9, 0.98)
@@ -85,12 +86,28 @@ def prompt_text(tokenizer: PreTrainedTokenizerFast, text: str) -> str:
     return str(rendered)
 
 
+def simple_report(rng: np.random.Generator) -> SyntheticReport:
+    """Return a report of at most one finding, in few sentences: what belongs together is plain."""
+    style = replace(
+        sample_style(rng),
+        layouts=(("prose", 1.0),),
+        denials_mean=0.5,
+        priors_mean=0.3,
+        distractors_mean=0.2,
+        history=0.05,
+    )
+    return render(sample_case(rng)[:1], style, rng)
+
+
 def sample_example(
-    rng: np.random.Generator, tokenizer: PreTrainedTokenizerFast, exact: bool
+    rng: np.random.Generator, tokenizer: PreTrainedTokenizerFast, progress: float
 ) -> Example:
-    """Return a fresh report in a random style, answered exactly or under random habits."""
-    report = sample_report(rng, sample_style(rng))
-    written = answer(report, EXACT if exact else sample_habits(rng)).to_json()
+    """Return a fresh report and its answer, as they are at this point of the curriculum."""
+    report = (
+        simple_report(rng) if progress < SIMPLE_UNTIL else sample_report(rng, sample_style(rng))
+    )
+    habits = EXACT if progress < EXACT_UNTIL else sample_habits(rng)
+    written = answer(report, habits).to_json()
     return Example(
         tokenizer(prompt_text(tokenizer, report.text), add_special_tokens=False)["input_ids"],
         tokenizer(f"{written}{tokenizer.eos_token}\n", add_special_tokens=False)["input_ids"],
@@ -98,10 +115,10 @@ def sample_example(
 
 
 def pooled_batches(
-    rng: np.random.Generator, tokenizer: PreTrainedTokenizerFast, exact: bool
+    rng: np.random.Generator, tokenizer: PreTrainedTokenizerFast, progress: float
 ) -> list[list[Example]]:
     """Return `POOL` batches of fresh examples in random order, like lengths together."""
-    pool = sorted((sample_example(rng, tokenizer, exact) for _ in range(BATCH * POOL)), key=len)
+    pool = sorted((sample_example(rng, tokenizer, progress) for _ in range(BATCH * POOL)), key=len)
     return [pool[index * BATCH : (index + 1) * BATCH] for index in rng.permutation(POOL)]
 
 
@@ -147,7 +164,7 @@ def train(
         for group in optimizer.param_groups:
             group["lr"] = PEAK_RATE * min(1.0, (step + 1) / WARM_UP_STEPS) * _decay(progress)
         if not waiting:
-            waiting = pooled_batches(rng, tokenizer, exact=progress < EXACT_UNTIL)
+            waiting = pooled_batches(rng, tokenizer, progress)
         ids, labels = tensors(waiting.pop(), int(tokenizer.pad_token_id))
         loss = response_loss(model, ids, labels)
         optimizer.zero_grad()
@@ -274,6 +291,7 @@ def main() -> None:
         "parameters": parameters,
         "vocabulary": len(tokenizer),
         "prompt_digest": prompt_digest("compact"),
+        "simple_until": SIMPLE_UNTIL,
         "exact_until": EXACT_UNTIL,
         "exact_answers_then": EXACT_RATE,
         "habits": HABIT_RATES,
