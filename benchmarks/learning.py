@@ -17,6 +17,7 @@ import os
 import shutil
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -35,6 +36,18 @@ from fedpref.files import atomic_write
 SEEDS = (20260713, 20260714, 20260715)
 PROCESSES = 2
 BOOTSTRAP_SEED = 0
+
+
+def end_with_parent() -> None:
+    """End this worker as soon as the benchmark itself ends, also if that was killed."""
+
+    def watch() -> None:
+        parent = multiprocessing.parent_process()
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def run_seed(folder: str, seed: int, rounds: int, model: str) -> dict[str, Any]:
@@ -236,7 +249,7 @@ def main() -> int:
         shutil.copytree(ensure_demo_sites(), folder, ignore=shutil.ignore_patterns("state"))
         print(f"preparing the sites: {time.perf_counter() - begun:.1f} s", flush=True)
         context = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(PROCESSES, mp_context=context) as pool:
+        with ProcessPoolExecutor(PROCESSES, context, initializer=end_with_parent) as pool:
             futures = [
                 pool.submit(run_seed, str(folder), seed, arguments.rounds, arguments.model)
                 for seed in arguments.seeds
