@@ -100,13 +100,14 @@ def assign_sites(
     alpha: float,
     skew: float,
     seed: int,
+    ontology: Ontology = ONTOLOGY,
 ) -> NDArray[np.int64]:
     """Return (N,) the site of each report: each split is allocated by itself (DESIGN 1.10).
 
     The profiles drawn for the first split that occurs (train, if there is one) also shape the
     others; split number s draws its rows with `seed + s`.
     """
-    labels = case_labels(annotations)
+    labels = case_labels(annotations, ontology)
     groups = inseparable(reports)
     site = np.empty(len(reports), dtype=np.int64)
     profiles: NDArray[np.float64] | None = None

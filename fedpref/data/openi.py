@@ -34,6 +34,7 @@ from fedpref.data.openi_codes import (
 from fedpref.data.records import Annotation, Report
 from fedpref.data.text import duplicate_key, normalise_report
 from fedpref.errors import DataError
+from fedpref.task import ONTOLOGY
 
 _COLUMNS: Final = ("uid", "MeSH", "findings", "impression")
 
@@ -50,7 +51,9 @@ _MENTIONS: Final = {
     HEART_FAILURE: r"heart failure|\bchf\b|(?:fluid|volume) overload",
     PNEUMONIA: r"\bpneumonia",
 }
-# Crude: "no change in the effusion" counts as denied, and then stays a negative as coded.
+# Crude: "no change in the effusion" counts as denied, and then stays a negative as coded. The words
+# were chosen against this collection, whose known counts they reproduce; on other text they would
+# have to be chosen anew.
 _DENIAL: Final = re.compile(
     r"\b(?:no|not|nor|neither|none|without|negative|absen(?:t|ce)|free|clear|normal"
     r"|resol(?:ved|ving|ution)|previous|exclusion)\b"
@@ -67,6 +70,7 @@ class OpenI:
     annotations: tuple[Annotation, ...]
     excluded: Mapping[str, int]
     normal: int
+    only_masked: int  # no disease coded, but at least one that the codes leave undecided
     masked_by_code: Mapping[str, int]
     masked_by_text: Mapping[str, int]
 
@@ -75,14 +79,20 @@ class OpenI:
         structures = [annotation.structure for annotation in self.annotations]
         positive = Counter(d for s in structures for d in s.diseases)
         placed = Counter(d for s in structures for d in {disease for disease, _ in s.findings})
-        locations = Counter(place for s in structures for place in {p for _, p in s.findings})
-        ontology = structures[0].ontology if structures else None
+        placed_at = [{place for _, place in s.findings} for s in structures]
+        locations = Counter(place for places in placed_at for place in places)
+        ontology = structures[0].ontology if structures else ONTOLOGY
+        subregions = set(ontology.parents)
+        lungs = subregions | set(ontology.parents.values())
         return {
             "usable": len(self.reports),
             "excluded": dict(self.excluded),
             "normal": self.normal,
             "with_disease": sum(bool(s.diseases) for s in structures),
-            "with_finding": sum(bool(s.findings) for s in structures),
+            "with_finding": sum(bool(places) for places in placed_at),
+            "with_lung_finding": sum(bool(places & lungs) for places in placed_at),
+            "with_subregion_finding": sum(bool(places & subregions) for places in placed_at),
+            "only_masked": self.only_masked,
             "distinct_texts": len({duplicate_key(report.text) for report in self.reports}),
             "distinct_findings": len({f for s in structures for f in s.findings}),
             "diseases": {
@@ -92,9 +102,9 @@ class OpenI:
                     "masked_by_code": self.masked_by_code.get(disease, 0),
                     "masked_by_text": self.masked_by_text.get(disease, 0),
                 }
-                for disease in (ontology.diseases if ontology else ())
+                for disease in ontology.diseases
             },
-            "locations": {p: locations[p] for p in (ontology.locations if ontology else ())},
+            "locations": {place: locations[place] for place in ontology.locations},
         }
 
 
@@ -108,7 +118,7 @@ def read_openi(path: Path) -> OpenI:
     excluded = dict.fromkeys(("no_indexing", "technical_only", "no_text"), 0)
     by_code: Counter[str] = Counter()
     by_text: Counter[str] = Counter()
-    normal = 0
+    normal = only_masked = 0
     for row in _rows(path):
         codes = parse_codes(row["MeSH"])
         headings = {heading for heading, _ in codes}
@@ -124,13 +134,16 @@ def read_openi(path: Path) -> OpenI:
             coded = decode(codes)
             mentioned = mask_by_text(text, coded)
             normal += headings == {NORMAL}
+            only_masked += bool(coded.masked) and not coded.structure.diseases
             by_code.update(coded.masked)
             by_text.update(mentioned)
             uid = f"openi-{row['uid'].strip()}"
             # The collection names no patients, and has as many as reports.
             reports.append(Report(uid, uid, "train", text))
             annotations.append(Annotation(uid, coded.structure, ignore_of(coded, mentioned)))
-    return OpenI(tuple(reports), tuple(annotations), excluded, normal, by_code, by_text)
+    return OpenI(
+        tuple(reports), tuple(annotations), excluded, normal, only_masked, by_code, by_text
+    )
 
 
 def mask_by_text(text: str, coded: CodedReport) -> frozenset[str]:

@@ -53,8 +53,8 @@ def allocate(
     share = _normalised(shares)
     if not 0 <= skew <= 1:
         raise ValueError(f"skew must lie in [0, 1], not {skew}")
-    if not alpha > 0:
-        raise ValueError(f"alpha must be positive, not {alpha}")
+    if not 0 < alpha < np.inf:
+        raise ValueError(f"alpha must be positive and finite, not {alpha}")
     rows, label_count = labels.shape
     profile_seed, draw_seed = np.random.SeedSequence(seed).spawn(2)
     if profiles is None:
@@ -64,6 +64,8 @@ def allocate(
         q = np.asarray(profiles, dtype=np.float64)
     if q.shape != (label_count, len(share)):
         raise ValueError(f"profiles must be {(label_count, len(share))}, not {q.shape}")
+    if not (np.isfinite(q) & (q >= 0)).all():
+        raise ValueError("profiles must be non-negative numbers")
 
     counts = labels.sum(axis=1, keepdims=True)
     # A row without any label has no preference but the sites' sizes.

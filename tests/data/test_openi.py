@@ -103,6 +103,37 @@ def test_an_uncoded_mention_is_masked(tmp_path: Path, text: str, masked: set[str
     assert set(collection.masked_by_text) == masked
 
 
+def test_counts_of_invented_rows(tmp_path: Path) -> None:
+    counts = read_openi(
+        table(
+            tmp_path / "t.csv",
+            {"MeSH": "normal", "findings": "Clear lungs"},
+            {"MeSH": "normal", "findings": "clear LUNGS."},
+            {"MeSH": "Density/lung"},  # only masked
+            {"MeSH": "Cicatrix", "findings": "Perhaps pneumonia."},  # by its text, not by codes
+            {"MeSH": "Density/lung;Cardiomegaly"},  # placed, but in no lung
+            {"MeSH": "Pleural Effusion/left"},
+            {"MeSH": "Pleural Effusion/left;Infiltrate/base/right"},
+            {"MeSH": "Pneumonia"},  # without a place
+        )
+    ).counts()
+    assert {key: value for key, value in counts.items() if isinstance(value, int)} == {
+        "usable": 8,
+        "normal": 2,
+        "with_disease": 4,
+        "with_finding": 3,
+        "with_lung_finding": 2,
+        "with_subregion_finding": 1,
+        "only_masked": 1,
+        "distinct_texts": 3,
+        "distinct_findings": 4,
+    }
+    diseases = counts["diseases"]
+    assert isinstance(diseases, dict)
+    assert list(diseases[OPACITY].values()) == [1, 1, 2, 0]
+    assert list(diseases["pneumonia"].values()) == [1, 0, 0, 1]
+
+
 def test_exclusions_and_text(tmp_path: Path) -> None:
     path = table(
         tmp_path / "t.csv",
@@ -117,6 +148,7 @@ def test_exclusions_and_text(tmp_path: Path) -> None:
     assert [r.report_id for r in collection.reports] == ["openi-3", "openi-5"]
     assert collection.reports[1].text == "Clear > dark.\nNormal."
     assert collection.normal == 1
+    assert collection.only_masked == 0
     assert collection.annotations[1] == Annotation("openi-5", Structure())
 
 
@@ -153,6 +185,9 @@ def test_counts_of_the_collection() -> None:
         "normal": 1019,
         "with_disease": 657,
         "with_finding": 625,
+        "with_lung_finding": 469,
+        "with_subregion_finding": 406,
+        "only_masked": 129,
         "distinct_texts": 2273,
         "distinct_findings": 53,
     }

@@ -90,9 +90,11 @@ def test_rows_without_labels_have_no_preference() -> None:
     [
         ({"skew": 1.5}, "skew"),
         ({"alpha": 0}, "alpha"),
+        ({"alpha": np.inf}, "alpha"),
         ({"shares": [0, 0]}, "sum to 0"),
         ({"shares": [1, -1]}, "non-negative"),
         ({"profiles": [[1.0]]}, "profiles"),
+        ({"profiles": np.full((10, 2), np.nan)}, "profiles"),
         ({"groups": [1, 2]}, "groups"),
         ({"labels": np.zeros(3)}, "labels"),
     ],
