@@ -89,7 +89,11 @@ def _print(collection: OpenI, counts: dict[str, object], out: Path) -> None:
     )
     console.print(f"usable reports {counts['usable']} (left out: {left_out})")
     console.print(f"normal {counts['normal']}, distinct texts {counts['distinct_texts']}")
+    console.print(
+        f"with a disease {counts['with_disease']}, with a placed one {counts['with_finding']}, "
+        f"only undecided {counts['only_masked']}"
+    )
     splits = counts["splits"]
     assert isinstance(splits, dict)
     console.print("splits: " + ", ".join(f"{split} {n}" for split, n in splits.items()))
-    console.print(f"written: {out}")
+    console.print(f"written: {out}", markup=False, soft_wrap=True)

@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,81 +13,110 @@ from rich.table import Table
 
 from fedpref.cli.data import refuse_existing
 from fedpref.cli.sites import JsonOption
-from fedpref.data import SPLITS, SiteDirectory, permutation_test, write_site
+from fedpref.data import SPLITS, PermutationTest, SiteDirectory, permutation_test, write_site
 from fedpref.data.cohort import assign_sites, case_labels
 from fedpref.errors import ConfigError
 from fedpref.files import atomic_dir
+from fedpref.task import ONTOLOGY, load_ontology
+
+DEFAULT_SHARES = "28,22,18,14,10,8"
 
 
 def partition(
     pooled: Annotated[Path, typer.Argument(help="The pooled site directory.")],
     out: Annotated[Path, typer.Argument(help="The folder to write the sites into.")],
+    sites: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Number of sites; if not six, equal unless --shares says otherwise.",
+        ),
+    ] = None,
     shares: Annotated[
-        str, typer.Option(help="Sizes of the sites, in any unit; as many as there are sites.")
-    ] = "28,22,18,14,10,8",
+        str | None,
+        typer.Option(help=f"Sizes of the sites, in any unit. (Default: {DEFAULT_SHARES})"),
+    ] = None,
     alpha: Annotated[float, typer.Option(help="Dirichlet concentration; small is skewed.")] = 0.5,
     skew: Annotated[float, typer.Option(min=0, max=1, help="Weight of the label profiles.")] = 0.7,
     seed: Annotated[int, typer.Option(min=0, help="Seed of profiles and draws.")] = 20260713,
+    ontology: Annotated[
+        Path | None, typer.Option(help="Another ontology's TOML file, if the task is not ours.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Divide a pool among sites of unequal size and case mix.
 
     Patients and equal texts stay at one site. The table compares each split's divergence with
-    random divisions of the same sizes.
+    random divisions of the same sizes. A site that would hold nothing is named and not written.
     """
     refuse_existing(out)
-    sizes = _shares(shares)
-    if alpha <= 0:
-        raise ConfigError(f"--alpha {alpha} was given", fix="use a number > 0")
-    site = SiteDirectory.load(pooled)
-    annotations = [site.annotations[report.report_id] for report in site.reports]
-    at = assign_sites(site.reports, annotations, sizes, alpha=alpha, skew=skew, seed=seed)
+    sizes = _sizes(sites, shares)
+    if not 0 < alpha < float("inf"):
+        raise ConfigError(f"--alpha {alpha} was given", fix="use a finite number > 0")
+    pool = SiteDirectory.load(pooled, load_ontology(ontology) if ontology else ONTOLOGY)
+    annotations = [pool.annotations[report.report_id] for report in pool.reports]
+    at = assign_sites(
+        pool.reports,
+        annotations,
+        sizes,
+        alpha=alpha,
+        skew=skew,
+        seed=seed,
+        ontology=pool.ontology,
+    )
+    names = [_name(k, len(sizes)) for k in range(len(sizes))]
     with atomic_dir(out) as part:
-        for k in range(len(sizes)):
+        for k in np.unique(at):
             rows = np.flatnonzero(at == k)
             write_site(
-                part / _name(k, len(sizes)),
-                name=f"{site.name}-{_name(k, len(sizes))}",
-                description=f"part {k + 1} of {len(sizes)} of {site.name}: {site.description}",
-                synthetic=site.info.synthetic,
-                policy=site.policy,
-                reports=[site.reports[row] for row in rows],
+                part / names[k],
+                name=f"{pool.name}-{names[k]}",
+                description=f"part {k + 1} of {len(sizes)} of {pool.name}: {pool.description}",
+                synthetic=pool.info.synthetic,
+                policy=pool.policy,
+                reports=[pool.reports[row] for row in rows],
                 annotations=[annotations[row] for row in rows],
             )
-    labels = case_labels(annotations, site.ontology)
-    splits = np.array([report.split for report in site.reports])
+    labels = case_labels(annotations, pool.ontology)
+    split_of = np.array([report.split for report in pool.reports])
     tests = {
-        split: permutation_test(labels[splits == split], at[splits == split], seed=seed)
+        split: permutation_test(labels[split_of == split], at[split_of == split], seed=seed)
         for split in SPLITS
-        if (splits == split).any()
+        if (split_of == split).any()
     }
-    sites = [
-        {"site": _name(k, len(sizes)), **Counter(splits[at == k].tolist())}
-        for k in range(len(sizes))
+    rows_at: list[dict[str, Any]] = [
+        {"site": name, **{s: int(((at == k) & (split_of == s)).sum()) for s in tests}}
+        for k, name in enumerate(names)
     ]
+    unwritten = [name for k, name in enumerate(names) if not (at == k).any()]
     if as_json:
         divergence = {split: vars(test) for split, test in tests.items()}
-        typer.echo(json.dumps({"sites": sites, "divergence": divergence}))
-        return
-    console = Console(highlight=False)
-    console.print(_sites_table(sites, list(tests)))
-    table = Table(title="Case-mix divergence (percentage points) against random divisions")
-    for column in ("split", "reports", "observed", "null 95th", "ratio", "p"):
-        table.add_column(column, justify="left" if column == "split" else "right")
-    for split, test in tests.items():
-        table.add_row(
-            split,
-            str(int((splits == split).sum())),
-            f"{100 * test.observed:.2f}",
-            f"{100 * test.null_95:.2f}",
-            "–" if test.ratio is None else f"{test.ratio:.2f}",
-            f"{test.p_value:.4f}",
+        typer.echo(
+            json.dumps({"sites": rows_at, "not_written": unwritten, "divergence": divergence})
         )
-    console.print(table)
-    empty = [str(row["site"]) for row in sites if not row.get("train")]
-    if empty:
-        console.print(f"without training reports: {', '.join(empty)}", style="yellow")
-    console.print(f"written: {out}")
+        return
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(_sites_table(rows_at, list(tests)))
+    console.print(_divergence_table(tests, Counter(split_of.tolist())))
+    if unwritten:
+        console.print(f"without any report, not written: {', '.join(unwritten)}", style="yellow")
+    untrained = [r["site"] for r in rows_at if r.get("train") == 0 and r["site"] not in unwritten]
+    if untrained:
+        console.print(f"without training reports: {', '.join(untrained)}", style="yellow")
+    console.print(f"written: {out}", markup=False)
+
+
+def _sizes(sites: int | None, shares: str | None) -> list[float]:
+    """Return one size a site; raises ConfigError if the two options cannot both hold."""
+    if shares is None and sites is not None and sites != DEFAULT_SHARES.count(",") + 1:
+        return [1.0] * sites
+    sizes = _shares(DEFAULT_SHARES if shares is None else shares)
+    if sites is not None and sites != len(sizes):
+        raise ConfigError(
+            f"--sites {sites} and --shares with {len(sizes)} sizes were given",
+            fix="give one size a site, or leave one option out",
+        )
+    return sizes
 
 
 def _shares(text: str) -> list[float]:
@@ -113,4 +143,20 @@ def _sites_table(sites: list[dict[str, Any]], splits: list[str]) -> Table:
         table.add_column(split, justify="right")
     for row in sites:
         table.add_row(row["site"], *(str(row.get(split, 0)) for split in splits))
+    return table
+
+
+def _divergence_table(tests: Mapping[str, PermutationTest], reports: Mapping[str, int]) -> Table:
+    table = Table(title="Case-mix divergence (percentage points) against random divisions")
+    for column in ("split", "reports", "observed", "null 95th", "ratio", "p"):
+        table.add_column(column, justify="left" if column == "split" else "right")
+    for split, test in tests.items():
+        table.add_row(
+            split,
+            str(reports[split]),
+            f"{100 * test.observed:.2f}",
+            f"{100 * test.null_95:.2f}",
+            "–" if test.ratio is None else f"{test.ratio:.2f}",
+            f"{test.p_value:.4f}",
+        )
     return table

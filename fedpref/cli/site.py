@@ -34,7 +34,13 @@ def check(
     names = load_ontology(ontology) if ontology else ONTOLOGY
     rows: list[dict[str, object]] = []
     problems: list[FedPrefError] = []
-    for path in site_paths(sites):
+    paths: list[Path] = []
+    for given in sites:
+        try:
+            paths += site_paths([given])
+        except FedPrefError as error:
+            problems.append(error)
+    for path in dict.fromkeys(paths):
         found = check_site(path, names)
         problems += found
         if not found:
