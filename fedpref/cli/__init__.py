@@ -38,7 +38,9 @@ def main() -> None:
     try:
         app()
     except FedPrefError as error:
-        Console(stderr=True, highlight=False).print(str(error), style="red", markup=False)
+        Console(stderr=True, highlight=False).print(
+            str(error), style="red", markup=False, soft_wrap=True
+        )
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)

@@ -60,7 +60,9 @@ def demo(
     console.print("Preparing the sites: reports, teachers' candidates, preference pairs …")
     folder = ensure_demo_sites()
     console.print(f"Sites: {folder}")
-    config = load_config({} if seed is None else {"seed": seed})
+    # The folder by name: "demo" would be looked up anew in each round, by the content of the code.
+    values: dict[str, Scalar] = {"sites": str(folder)}
+    config = load_config(values if seed is None else values | {"seed": seed})
     simulate(config, app=Path(), machine="cpu", nodes=None, verbose=verbose, as_json=False)
 
 
