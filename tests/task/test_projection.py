@@ -181,8 +181,8 @@ structures = st.builds(
     st.lists(st.tuples(names, st.sampled_from(ONTOLOGY.locations))),
 )
 pieces = st.sampled_from(
-    ["{", "}", "[", "]", '"', "\\", ":", ",", "<think>", "</think>", "NaN", "1e999", "a", " ", EMPTY,
-     '"diseases":[]', '"findings":[]', '{"a":', "\ud800", "\u2028"]
+    ["{", "}", "[", "]", '"', "\\", ":", ",", "<think>", "</think>", "NaN", "1e999", "a", " ",
+     EMPTY, '"diseases":[]', '"findings":[]', '{"a":', "\ud800", "\u2028"]
 )  # fmt: skip
 
 

@@ -60,7 +60,7 @@ def test_unknown_names_are_refused(diseases: list[str], pairs: list[tuple[str, s
     ["", "[]", "{}", '{"diseases":"pneumonia","findings":[]}', '{"diseases":[],"findings":[1]}'],
 )
 def test_other_json_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="structure|list"):
+    with pytest.raises(ValueError, match=r"structure|list"):
         Structure.from_json(text)
 
 
