@@ -1,7 +1,7 @@
 """The two records of a site: reports and annotations, as typed values and as JSON rows."""
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -64,11 +64,14 @@ def parse_report(row: Mapping[str, Any]) -> Report:
     for key in _REPORT_KEYS:
         if key in row and not isinstance(row[key], str):
             raise ValueError(f"{key} is a {type(row[key]).__name__}, not a string")
+        if not _is_text(row.get(key, "")):
+            raise ValueError(f"{key} holds a NUL or half a character (a lone surrogate)")
     for key in ("report_id", "patient_id"):
         if not row[key].strip():
             raise ValueError(f"{key} is empty")
     if row["split"] not in SPLITS:
-        raise ValueError(f"split {row['split']!r} is none of {', '.join(SPLITS)}")
+        # Not quoted: where columns were swapped, this is the report.
+        raise ValueError(f"split is none of {', '.join(SPLITS)}")
     if not any(character.isalnum() for character in row["text"]):
         raise ValueError("the report is empty: a text without a word would train as 'no finding'")
     return Report(**row)
@@ -100,6 +103,15 @@ def parse_annotation(row: Mapping[str, Any], ontology: Ontology = ONTOLOGY) -> A
     return Annotation(row["report_id"], structure, Ignore(**masks))
 
 
+def _is_text(value: str) -> bool:
+    """Return whether a file, a tokenizer and a log can hold the string; JSON can say more."""
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return "\0" not in value
+
+
 def _names(value: Any, key: str, ontology: Ontology) -> frozenset[str]:
     if not isinstance(value, list):
         raise ValueError(f"{key} is not a list")
@@ -117,6 +129,12 @@ def _name(name: Any, what: str, known: tuple[str, ...]) -> None:
         raise ValueError(f"unknown {what}: {name[:60]!r}{hint}")
 
 
+def nearest(key: str, known: Sequence[str]) -> str:
+    """Return "did you mean …?" with the known key most like `key`, or else all known keys."""
+    near = difflib.get_close_matches(key, known, n=1)
+    return f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
+
+
 def _known(
     row: Mapping[str, Any],
     keys: tuple[str, ...],
@@ -126,9 +144,7 @@ def _known(
 ) -> None:
     for key in row:
         if key not in keys:
-            near = difflib.get_close_matches(key, keys, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else f"; known are {', '.join(keys)}"
-            raise ValueError(f"{where}unknown key {key[:60]!r}{hint}")
+            raise ValueError(f"{where}unknown key {key[:60]!r}; {nearest(key, keys)}")
     missing = [key for key in required if key not in row]
     if missing:
         raise ValueError(f"missing {', '.join(missing)}")

@@ -18,7 +18,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
-from fedpref.data.records import Annotation, Report, parse_annotation, parse_report
+from fedpref.data.records import Annotation, Report, nearest, parse_annotation, parse_report
 from fedpref.errors import DataError, FedPrefError, raise_all
 from fedpref.files import atomic_dir, read_jsonl, write_jsonl
 from fedpref.task import ONTOLOGY, Ontology
@@ -153,13 +153,21 @@ def _read(path: Path, ontology: Ontology) -> tuple[SiteDirectory | None, list[Fe
     problems: list[FedPrefError] = []
     info = _read_info(path / SITE_FILE, problems)
     site = info.name if info else path.name
-    reports = _read_rows(path / REPORTS_FILE, parse_report, site, problems)
+    bad_reports: list[FedPrefError] = []
+    bad_annotations: list[FedPrefError] = []
+    reports = _read_rows(path / REPORTS_FILE, parse_report, site, bad_reports)
     annotations = _read_rows(
-        path / ANNOTATIONS_FILE, lambda row: parse_annotation(row, ontology), site, problems
+        path / ANNOTATIONS_FILE, lambda row: parse_annotation(row, ontology), site, bad_annotations
     )
-    # A malformed line is one problem, not also a missing report.
-    if not problems:
-        problems += _inconsistencies(path, site, reports, annotations)
+    problems += bad_reports + bad_annotations
+    # A bad line is one problem: what it would have matched in the other file is not another one.
+    if not reports and not bad_reports:
+        problems.append(DataError("there are no reports", file=path / REPORTS_FILE, site=site))
+    problems += _patients_in_two_splits(path, site, reports)
+    if not bad_annotations:
+        problems += _without_annotation(path, site, reports, annotations)
+    if not bad_reports:
+        problems += _without_report(path, site, reports, annotations)
     if problems or info is None:
         return None, problems
     by_id = {annotation.report_id: annotation for _, annotation in annotations}
@@ -173,8 +181,12 @@ def _read_info(path: Path, problems: list[FedPrefError]) -> SiteInfo | None:
         what, fix = f"the file cannot be read ({error.strerror})", 'write one with name = "…"'
     except ValidationError as error:
         for item in error.errors(include_url=False, include_input=False, include_context=False):
-            key = ".".join(str(part) for part in item["loc"])
-            problems.append(DataError(item["msg"], file=path, key=key, fix="see docs/data.md"))
+            key, what, fix = ".".join(map(str, item["loc"])), item["msg"], "see docs/data.md"
+            if item["type"] == "extra_forbidden":
+                table = SitePolicy if len(item["loc"]) > 1 else SiteInfo
+                fix = nearest(str(item["loc"][-1]), list(table.model_fields))
+                what = "there is no such key"
+            problems.append(DataError(what, file=path, key=key, fix=fix))
         return None
     except ValueError as error:
         what, fix = f"the file is not TOML ({error})", "see docs/data.md"
@@ -213,29 +225,12 @@ def _read_rows(
     return rows
 
 
-def _inconsistencies(
-    path: Path,
-    site: str,
-    reports: list[tuple[int, Report]],
-    annotations: list[tuple[int, Annotation]],
+def _patients_in_two_splits(
+    path: Path, site: str, reports: list[tuple[int, Report]]
 ) -> list[FedPrefError]:
     problems: list[FedPrefError] = []
-    if not reports:
-        problems.append(DataError("there are no reports", file=path / REPORTS_FILE, site=site))
-    known = {report.report_id for _, report in reports}
-    annotated = {annotation.report_id for _, annotation in annotations}
     splits: dict[str, dict[str, int]] = defaultdict(dict)
     for line, report in reports:
-        if report.report_id not in annotated:
-            problems.append(
-                DataError(
-                    "the report has no annotation",
-                    file=path / REPORTS_FILE,
-                    line=line,
-                    site=site,
-                    fix=f"add its row to {ANNOTATIONS_FILE}, or remove the report",
-                )
-            )
         seen = splits[report.patient_id]
         if seen and report.split not in seen:
             other, other_line = next(iter(seen.items()))
@@ -251,15 +246,44 @@ def _inconsistencies(
                 )
             )
         seen.setdefault(report.split, line)
-    for line, annotation in annotations:
-        if annotation.report_id not in known:
-            problems.append(
-                DataError(
-                    "the annotation belongs to no report",
-                    file=path / ANNOTATIONS_FILE,
-                    line=line,
-                    site=site,
-                    fix=f"remove it, or add the report to {REPORTS_FILE}",
-                )
-            )
     return problems
+
+
+def _without_annotation(
+    path: Path,
+    site: str,
+    reports: list[tuple[int, Report]],
+    annotations: list[tuple[int, Annotation]],
+) -> list[FedPrefError]:
+    annotated = {annotation.report_id for _, annotation in annotations}
+    return [
+        DataError(
+            "the report has no annotation",
+            file=path / REPORTS_FILE,
+            line=line,
+            site=site,
+            fix=f"add its row to {ANNOTATIONS_FILE}, or remove the report",
+        )
+        for line, report in reports
+        if report.report_id not in annotated
+    ]
+
+
+def _without_report(
+    path: Path,
+    site: str,
+    reports: list[tuple[int, Report]],
+    annotations: list[tuple[int, Annotation]],
+) -> list[FedPrefError]:
+    known = {report.report_id for _, report in reports}
+    return [
+        DataError(
+            "the annotation belongs to no report",
+            file=path / ANNOTATIONS_FILE,
+            line=line,
+            site=site,
+            fix=f"remove it, or add the report to {REPORTS_FILE}",
+        )
+        for line, annotation in annotations
+        if annotation.report_id not in known
+    ]

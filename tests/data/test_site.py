@@ -100,6 +100,9 @@ def annotation(**changes: object) -> Callable[[Path], None]:
         (both(patient_id="p2"), "reports.jsonl:4", "also has a dev report (line 3)"),
         (report(text=" . \n"), "reports.jsonl:4", "report is empty"),
         (report(split="valid"), "reports.jsonl:4", "is none of"),
+        (both(text="a\0b"), "reports.jsonl:4", "text holds a NUL"),
+        (both(text="a\ud800b"), "reports.jsonl:4", "lone surrogate"),
+        (both(patient_id="\udfff"), "reports.jsonl:4", "patient_id holds"),
         (report(text=None), "reports.jsonl:4", "NoneType"),
         (report(patient_id=19000001), "reports.jsonl:4", "patient_id is a int"),
         (report(report_id=" "), "reports.jsonl:4", "report_id is empty"),
@@ -132,6 +135,16 @@ def annotation(**changes: object) -> Callable[[Path], None]:
         (lambda s: (s / "site.toml").write_text('name = "a/b"'), "site.toml", "key name"),
         (lambda s: (s / "site.toml").write_text('name = "a"\nx = 1'), "site.toml", "key x"),
         (
+            lambda s: (s / "site.toml").write_text('name = "a"\ndescripton = ""'),
+            "site.toml",
+            "did you mean 'description'?",
+        ),
+        (
+            lambda s: (s / "site.toml").write_text('name = "a"\n[policy]\nmin_cel_size = 9'),
+            "key policy.min_cel_size",
+            "did you mean 'min_cell_size'?",
+        ),
+        (
             lambda s: (s / "site.toml").write_text('name = "a"\n[policy]\nmin_cell_size = 0'),
             "site.toml",
             "policy.min_cell_size",
@@ -157,6 +170,22 @@ def test_all_problems_at_once(site: Path) -> None:
     with pytest.raises(FedPrefErrors) as caught:
         SiteDirectory.load(site)
     assert len(caught.value.errors) == 3
+
+
+def test_a_problem_hides_no_other(site: Path) -> None:
+    (site / "site.toml").write_text('nmae = "north"')
+    append(site / "reports.jsonl", "{")
+    report(patient_id="p2", text="Seen twice.")(site)  # line 5: p2 is in dev, and no annotation
+    append(site / "annotations.jsonl", NOTE | {"report_id": "r8"})  # perhaps of line 4
+    shown = [str(problem) for problem in check_site(site)]
+    expected = ["key name", "key nmae", "jsonl:4", "jsonl:5: the patient", "jsonl:5: the report"]
+    assert len(shown) == len(expected)
+    assert all(part in text for part, text in zip(expected, shown, strict=True))
+
+
+def test_swapped_columns_show_no_text(site: Path) -> None:
+    report(split="Small left effusion.", text="train")(site)
+    assert "effusion" not in str(check_site(site)[0])
 
 
 def test_a_byte_order_mark_is_no_error(site: Path) -> None:
