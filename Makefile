@@ -32,10 +32,10 @@ lint: $(INSTALLED)
 	@$(BIN)/mypy
 
 test: $(INSTALLED) lint
-	@HF_HUB_OFFLINE=1 $(BIN)/pytest -m "not long"
+	@HF_HUB_OFFLINE=1 $(BIN)/pytest -n 2 --dist loadfile -m "not long"
 
 test-all: $(INSTALLED) lint
-	@HF_HUB_OFFLINE=1 $(BIN)/pytest
+	@HF_HUB_OFFLINE=1 $(BIN)/pytest -n 2 --dist loadfile
 
 clean:
 	rm -rf $(VENV) .fedpref runs sites .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -42,7 +42,8 @@ class FedPrefError(Exception):
         """Return `[code] where: what. why. fix.`, one line."""
         sentences = [s.strip().rstrip(".") for s in (self.what, self.why, self.fix) if s.strip()]
         place = self.where()
-        return f"[{self.code}] {place + ': ' if place else ''}{'. '.join(sentences)}."
+        said = " ".join(s if s.endswith(("?", "!")) else f"{s}." for s in sentences)
+        return f"[{self.code}] {place + ': ' if place else ''}{said}"
 
     def __reduce__(self) -> tuple[object, ...]:
         # Ray moves exceptions between processes; the default would call __init__ with the message.

@@ -88,10 +88,12 @@ def read_jsonl(
         if not line.strip():
             continue
         try:
-            row = json.loads(line.decode("utf-8"))
+            row = json.loads(line.decode("utf-8"), object_pairs_hook=_without_repeats)
             wrong = "" if isinstance(row, dict) else f"a JSON {type(row).__name__}, not an object"
         except UnicodeDecodeError:
             wrong = "not UTF-8"
+        except _RepeatedKey:
+            wrong = "an object that names one key twice"
         except (ValueError, RecursionError):
             wrong = "not valid JSON"
         if wrong:
@@ -99,6 +101,17 @@ def read_jsonl(
             report(DataError(f"the line is {wrong}", file=path, line=number, fix=fix))
             continue
         yield number, row
+
+
+class _RepeatedKey(ValueError):
+    """Python's parser would silently keep the last of two values."""
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    row = dict(pairs)
+    if len(row) < len(pairs):
+        raise _RepeatedKey
+    return row
 
 
 def _raise(error: DataError) -> None:

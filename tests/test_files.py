@@ -21,6 +21,7 @@ def test_jsonl_round_trip(tmp_path: Path) -> None:
         (b'{"a":1}\n{"a":', 2, "not valid JSON"),
         (b'\n\n["secret"]\n', 3, "list, not an object"),
         (b'{"a":"\xff"}\n', 1, "not UTF-8"),
+        (b'{"a":{"b":1,"b":2}}', 1, "one key twice"),
         (b"[" * 100_000, 1, "not valid JSON"),
     ],
 )
