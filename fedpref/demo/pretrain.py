@@ -5,7 +5,7 @@
 The model is a Qwen3 of about two million parameters. It learns to read synthetic reports and to
 answer in the task's form: single findings first, then whole reports, then under labelling habits
 that it cannot see (see `habits`), so that it ends able to read but without the sites' convention.
-The last step's weights are saved as bfloat16; TRAINING.json beside them records how they came about.
+The last weights are saved as bfloat16; TRAINING.json beside them records how they came about.
 
 The shipped weights are of a run that its clock ended (`--minutes 26`, after 3701 steps), so this
 command repeats its recipe and not its bits; a run that `--steps` ends repeats itself.
