@@ -2,7 +2,6 @@
 
 import fcntl
 import os
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 
 import fedpref
 from fedpref.data import Annotation, Report, SiteDirectory, allocate, site_directories, write_site
+from fedpref.data.cohort import case_labels
 from fedpref.data.text import duplicate_key, normalise_report
 from fedpref.demo.cases import Case, annotation, sample_case
 from fedpref.demo.generate import render
@@ -19,7 +19,6 @@ from fedpref.demo.styles import STYLES
 from fedpref.files import atomic_dir
 from fedpref.hashing import digest, digest_file
 from fedpref.preference import build_pairs, generate, make_teachers
-from fedpref.task import ONTOLOGY, Structure
 
 SHARES: Final = (0.28, 0.22, 0.18, 0.14, 0.10, 0.08)
 DEFAULT_SEED: Final = 20260713
@@ -123,8 +122,12 @@ def write_demo_sites(
         rng = np.random.Generator(np.random.Philox(key=[seed, number]))
         cases = [sample_case(rng) for _ in range(count)]
         patients = _patients(rng, count, split)
+        notes = [
+            Annotation(f"demo-{split}-{row:04d}", annotation(case))
+            for row, case in enumerate(cases, start=1)
+        ]
         allocation = allocate(
-            case_labels(annotation(case) for case in cases),
+            case_labels(notes),
             np.array(SHARES),
             alpha=settings.alpha,
             skew=settings.skew,
@@ -133,12 +136,11 @@ def write_demo_sites(
             groups=patients,
         )
         profiles = allocation.profiles
-        for row, (case, patient) in enumerate(zip(cases, patients, strict=True)):
-            site = int(allocation.site[row])
+        for case, note, patient, at in zip(cases, notes, patients, allocation.site, strict=True):
+            site = int(at)
             text = _new_text(case, site, rng, seen)
-            name = f"demo-{split}-{row + 1:04d}"
-            reports[site].append(Report(name, patient, split, text))
-            annotations[site].append(Annotation(name, annotation(case)))
+            reports[site].append(Report(note.report_id, patient, split, text))
+            annotations[site].append(note)
     paths = []
     for name, style, site_reports, site_annotations in zip(
         site_names(), STYLES, reports, annotations, strict=True
@@ -153,15 +155,6 @@ def write_demo_sites(
             annotations=site_annotations,
         )
     return paths
-
-
-def case_labels(structures: Iterable[Structure]) -> NDArray[np.bool_]:
-    """Return (N, diseases + 1) labels: the diseases in canonical order, then "normal"."""
-    rows = [
-        [disease in structure.diseases for disease in ONTOLOGY.diseases] + [not structure.diseases]
-        for structure in structures
-    ]
-    return np.array(rows, dtype=bool)
 
 
 def _patients(rng: np.random.Generator, reports: int, split: str) -> list[str]:

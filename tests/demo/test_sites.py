@@ -5,12 +5,18 @@ from multiprocessing import get_context
 import numpy as np
 import pytest
 
-from fedpref.data import SiteDirectory, case_mix_divergence, check_site, site_directories
+from fedpref.data import (
+    Annotation,
+    SiteDirectory,
+    case_mix_divergence,
+    check_site,
+    site_directories,
+)
+from fedpref.data.cohort import case_labels
 from fedpref.data.text import duplicate_key, normalise_report
 from fedpref.demo.sites import (
     SHARES,
     DemoSettings,
-    case_labels,
     content_key,
     ensure_demo_sites,
     write_demo_sites,
@@ -63,8 +69,7 @@ def test_sites_are_marked_synthetic_and_texts_are_normalised(sites):
 
 def test_sites_differ_in_case_mix_more_than_chance(sites):
     labels = [
-        case_labels(site.annotations[r.report_id].structure for r in site.split("train"))
-        for site in sites
+        case_labels([site.annotations[r.report_id] for r in site.split("train")]) for site in sites
     ]
     sizes = [len(rows) for rows in labels]
     skewed = case_mix_divergence(sizes, [rows.mean(axis=0) for rows in labels])
@@ -74,7 +79,9 @@ def test_sites_differ_in_case_mix_more_than_chance(sites):
 
 
 def test_labels_are_diseases_in_order_then_normal():
-    labels = case_labels([Structure(), Structure(["pneumonia", "lung opacity"])])
+    labels = case_labels(
+        [Annotation("a", Structure()), Annotation("b", Structure(["pneumonia", "lung opacity"]))]
+    )
     assert labels.shape == (2, 10)
     assert labels[0].nonzero()[0].tolist() == [9]
     assert labels[1].nonzero()[0].tolist() == [0, 8]
