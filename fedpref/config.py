@@ -120,7 +120,7 @@ class RunConfig(Settings):
     seed: int = Field(default=20260713, ge=0, lt=2**63)
     rounds: int = Field(default=3, ge=0)
     ontology: str = ""
-    strategy: Literal["pair-fedavg"] = "pair-fedavg"
+    strategy: Literal["pair-fedavg", "local"] = "pair-fedavg"
     min_sites: int = Field(default=0, ge=0)
     quorum: int = Field(default=0, ge=0)
     join_deadline: float = Field(default=300.0, gt=0)

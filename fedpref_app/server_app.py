@@ -1,43 +1,53 @@
-"""The Flower ServerApp: `main` is the whole algorithm; no torch on this side."""
+"""The Flower ServerApp: `main` and `federate` are the whole algorithm; no torch on this side."""
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedpref.adapter_state import initial_state
-from fedpref.config import load_config
+from fedpref.config import RunConfig, load_config
+from fedpref.federation.alone import each_alone
 from fedpref.federation.checkpoint import RunDirectory
-from fedpref.federation.cohort import join, known_to_coordinator
-from fedpref.federation.handshake import agree
+from fedpref.federation.cohort import Cohort, join, known_to_coordinator
+from fedpref.federation.handshake import Agreement, agree
 from fedpref.federation.progress import say
 from fedpref.federation.rounds import Rounds
 from fedpref.federation.spool import Spool
-from fedpref.federation.strategies import STRATEGIES
+from fedpref.federation.strategies import LOCAL, STRATEGIES
 
 app = ServerApp()
 
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Run the federation that the run config describes; any failure raises, so that Flower sees it.
-
-    Round 0 averages the sites' SFT roots; its adapter is the fixed reference of the DPO rounds.
-    """
+    """Run the federation of the run config; any failure raises, so that Flower sees it."""
     config = load_config(context.run_config)
     run = RunDirectory.open(config)
     say(f"run {run.path}\n{config.tree()}\n└── digest {config.digest}")
 
     done = len(run.records())
-    if done > config.rounds:
-        run.finish()
-        say("nothing is left to do")
-        return
-    cohort = join(
-        grid, config, adapter_hash=run.adapter_hash(done - 1), root_hash=run.adapter_hash(0)
-    )
-    agreement = run.agree(agree(cohort.handshakes, known_to_coordinator(config)))
+    if done <= config.rounds:
+        cohort = join(
+            grid, config, adapter_hash=run.adapter_hash(done - 1), root_hash=run.adapter_hash(0)
+        )
+        agreement = run.agree(agree(cohort.handshakes, known_to_coordinator(config)))
+        if config.strategy == LOCAL:
+            each_alone(federate, grid, config, run, cohort, agreement)
+        else:
+            federate(grid, config, run, cohort, agreement)
+    run.finish()
+    say(f"complete: {run.path / 'summary.json'}")
 
+
+def federate(
+    grid: Grid, config: RunConfig, run: RunDirectory, cohort: Cohort, agreement: Agreement
+) -> None:
+    """Run the rounds that are still open.
+
+    Round 0 averages the sites' SFT roots; its adapter is the fixed reference of the DPO rounds.
+    """
     spec = agreement.spec
     rounds = Rounds(grid, config, cohort, agreement, STRATEGIES[config.strategy]())
+    done = len(run.records())
     adapter = run.adapter(done - 1, spec) if done else initial_state(spec, config.seed)
     for t in run.open_rounds():
         saved = run.load_training(t, spec)
@@ -48,5 +58,3 @@ def main(grid: Grid, context: Context) -> None:
         else:
             adapter, training = saved
         run.close(rounds.evaluate(t, adapter, training))
-    run.finish()
-    say(f"complete: {run.path / 'summary.json'}")

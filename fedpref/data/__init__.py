@@ -2,6 +2,7 @@
 
 from fedpref.data.divergence import PermutationTest, case_mix_divergence, permutation_test
 from fedpref.data.partition import Allocation, allocate, capacities
+from fedpref.data.pool import write_pool
 from fedpref.data.records import SPLITS, Annotation, Report
 from fedpref.data.site import (
     SiteDirectory,
@@ -27,5 +28,6 @@ __all__ = [
     "check_site",
     "permutation_test",
     "site_directories",
+    "write_pool",
     "write_site",
 ]

@@ -6,12 +6,13 @@ adapters/round-<t>/   the global adapter after round t, in PEFT's format
 rounds.jsonl     one record a closed round: trained, adapter saved, evaluated
 summary.json     written at the end; `complete` is true
 open/            the round that is not closed yet; gone afterwards
+sites/<site>/    agreement, adapters and rounds of one site, where every site trains alone
 """
 
 import json
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from fedpref.adapter_state import (
 from fedpref.config import RunConfig
 from fedpref.errors import ConfigError, FedPrefError, ResumeError, raise_all
 from fedpref.federation.handshake import Agreement
+from fedpref.federation.report import side_by_side
 from fedpref.files import atomic_write, read_jsonl, write_jsonl
 
 Record = dict[str, Any]
@@ -69,6 +71,10 @@ class RunDirectory:
             },
         )
         return run
+
+    def of_site(self, site: str) -> "RunDirectory":
+        """Return the directory of one site's own rounds, where sites train alone."""
+        return RunDirectory(self.path / "sites" / site, self.config)
 
     @property
     def spool_folder(self) -> Path:
@@ -157,9 +163,15 @@ class RunDirectory:
         write_jsonl(self.path / "rounds.jsonl", [*self.records(), record])
         shutil.rmtree(self.path / "open", ignore_errors=True)
 
+    def close_all(self, alone: Sequence["RunDirectory"]) -> None:
+        """Write the rounds of sites that trained alone, round by round together, as this run's."""
+        rounds = zip(*(run.records() for run in alone), strict=True)
+        write_jsonl(self.path / "rounds.jsonl", map(side_by_side, rounds))
+
     def finish(self) -> Record:
         """Write and return `summary.json`: the run is complete."""
         records = self.records()
+        last = records[-1]["round"]
         agreement: Record = json.loads((self.path / "agreement.json").read_text(encoding="utf-8"))
         summary: Record = {
             "complete": True,
@@ -168,8 +180,8 @@ class RunDirectory:
             "digest": self.config.digest,
             "strategy": self.config.strategy,
             "synthetic": agreement["synthetic"],
-            "last_round": records[-1]["round"],
-            "adapter": f"adapters/round-{records[-1]['round']}",
+            "last_round": last,
+            "adapter": f"adapters/round-{last}" if self._adapter_folder(last).exists() else None,
             "adapter_hash": records[-1]["adapter"],
             "sites": agreement["sites"],
             "versions": agreement["versions"],

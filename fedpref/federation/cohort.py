@@ -45,6 +45,14 @@ class Cohort:
     def __len__(self) -> int:
         return len(self.members)
 
+    def only(self, site: str) -> "Cohort":
+        """Return the cohort of one of these sites; the other sites' nodes are strangers to it."""
+        alone = Cohort({})
+        alone.handshakes = tuple(h for h in self.handshakes if h.site == site)
+        alone.members = {site: self.members[site]}
+        alone._asked = set(self._asked)
+        return alone
+
     def site_of(self, node: int) -> str:
         """Return the name of the site behind a node id."""
         return next(m.site for m in self.members.values() if m.node == node)

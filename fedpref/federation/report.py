@@ -1,11 +1,25 @@
 """The record of a closed round: one line of `rounds.jsonl`, a pure function of what came in."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from fedpref.evaluation.metrics import EvaluationCounts, disease_f1, summarise
 
 Record = dict[str, Any]
+
+# The scores of a round over all its sites, as `RoundMetrics` has them.
+SCORES = (
+    "client_mean",
+    "worst_site",
+    "pooled",
+    "disease_client_mean",
+    "disease_pooled",
+    "projection_rate",
+    "strict_rate",
+    "truncation_rate",
+    "false_positive_rate",
+    "preference_accuracy",
+)
 
 
 def round_record(
@@ -29,16 +43,7 @@ def round_record(
         "trained": training["trained"],
         "adapter": training["adapter"],
         "root": training["root"],
-        "client_mean": scores.client_mean,
-        "worst_site": scores.worst_site,
-        "pooled": scores.pooled,
-        "disease_client_mean": scores.disease_client_mean,
-        "disease_pooled": scores.disease_pooled,
-        "projection_rate": scores.projection_rate,
-        "strict_rate": scores.strict_rate,
-        "truncation_rate": scores.truncation_rate,
-        "false_positive_rate": scores.false_positive_rate,
-        "preference_accuracy": scores.preference_accuracy,
+        **{name: getattr(scores, name) for name in SCORES},
         "sites": {
             site: {
                 "pairs": training["pairs"].get(site),
@@ -65,6 +70,48 @@ def round_record(
             "training": training["seconds"],
             "evaluation": evaluation["seconds"],
             "total": round(training["seconds"] + evaluation["seconds"], 3),
+        },
+    }
+
+
+def side_by_side(records: Sequence[Record]) -> Record:
+    """Return the record of one round of sites that trained alone, from each site's own record.
+
+    There is no common adapter or root; a round is as long as its longest site's.
+    """
+    first = records[0]
+    sites: dict[str, Any] = {s: e for record in records for s, e in record["sites"].items()}
+    scores = summarise(
+        {
+            site: None if entry["counts"] is None else EvaluationCounts.from_dict(entry["counts"])
+            for site, entry in sites.items()
+        }
+    )
+    halves = ("training", "evaluation")
+    return {
+        "round": first["round"],
+        "stage": first["stage"],
+        "trained": any(record["trained"] for record in records),
+        "adapter": None,
+        "root": None,
+        **{name: getattr(scores, name) for name in SCORES},
+        "sites": sites,
+        "refused": {
+            half: {s: why for record in records for s, why in record["refused"][half].items()}
+            for half in halves
+        },
+        "bytes": {
+            **{way: sum(record["bytes"][way] for record in records) for way in ("down", "up")},
+            **{
+                half: {
+                    way: sum(record["bytes"][half][way] for record in records)
+                    for way in ("down", "up")
+                }
+                for half in halves
+            },
+        },
+        "seconds": {
+            name: max(record["seconds"][name] for record in records) for name in (*halves, "total")
         },
     }
 

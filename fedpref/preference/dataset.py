@@ -6,7 +6,7 @@ belong to its reports, annotations or candidates are never trained on.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Literal
 
 from fedpref.data import Report, SiteDirectory
@@ -112,22 +112,24 @@ def build_pairs(
         audits.append(audit_split(split, teachers, projections, retained, annotated=annotated))
     if on_too_long == "error":
         raise_all(too_long)
-    order = {report.report_id: at for at, report in enumerate(site.reports)}
-    pairs.sort(key=lambda pair: order[pair.report_id])
-    header = {
-        "format": FORMAT,
-        "ontology": site.ontology.digest,
+    made = {
         "teachers": list(teachers),
         "min_margin": min_margin,
         "max_length": max_length if length_of is not None else None,
         "too_long": len(too_long),
-        "pairs": len(pairs),
-        "digest": pairs_digest(pairs),
-        **_inputs(site),
         "candidates": {name: digest_file(candidates_path(site, name)) for name in teachers},
     }
-    write_jsonl(site.pairs_path, [header, *(asdict(pair) for pair in pairs)])
+    pairs = _write(site, pairs, made)
     return BuiltPairs(tuple(pairs), len(too_long), merge_audits(audits))
+
+
+def pool_pairs(pool: SiteDirectory, sites: Sequence[SiteDirectory]) -> list[PreferencePair]:
+    """Write and return the pairs of all `sites` as those of their union (`data.write_pool`).
+
+    They are the very same pairs, in the order of the union's reports.
+    """
+    pairs = [replace(pair, home_site=site.name) for site in sites for pair in read_pairs(site)]
+    return _write(pool, pairs, {"pooled": [site.name for site in sites], "candidates": {}})
 
 
 def read_pairs(
@@ -173,6 +175,24 @@ def read_pairs(
 def pairs_digest(pairs: Sequence[PreferencePair]) -> str:
     """Return the content hash of pairs: their ids and splits, in order."""
     return digest([[pair.pair_id, pair.split] for pair in pairs])
+
+
+def _write(
+    site: SiteDirectory, pairs: Sequence[PreferencePair], made: Mapping[str, Any]
+) -> list[PreferencePair]:
+    """Write pairs.jsonl, in the order of the site's reports; `made` says how they came about."""
+    order = {report.report_id: at for at, report in enumerate(site.reports)}
+    pairs = sorted(pairs, key=lambda pair: order[pair.report_id])
+    header = {
+        "format": FORMAT,
+        "ontology": site.ontology.digest,
+        "pairs": len(pairs),
+        "digest": pairs_digest(pairs),
+        **_inputs(site),
+        **made,
+    }
+    write_jsonl(site.pairs_path, [header, *(asdict(pair) for pair in pairs)])
+    return pairs
 
 
 def _record(report: Report, pair: Pair) -> PreferencePair:
