@@ -18,6 +18,7 @@ Integers = NDArray[np.int64]
 
 STATISTICS: Final[tuple[Statistic, ...]] = get_args(Statistic)
 PERCENTILES: Final = (2.5, 97.5)
+NO_POSITIVES: Final = "an arm has no positives on either side"
 # Weights held at once: 8 MB as integers and as much again as floats.
 _BATCH_WEIGHTS: Final = 1_000_000
 # Draws that differ by less than rounding errors are one and the same value.
@@ -60,7 +61,7 @@ def paired_cluster_bootstrap(
     There is no interval, but a reason, if only one patient was seen, an arm has no positives, some
     draw holds none, or all draws are equal. Raises ValueError for shapes or values that cannot be.
     """
-    both = _checked(counts_a, counts_b)
+    both = paired_counts(counts_a, counts_b)
     if statistic not in STATISTICS:
         raise ValueError(f"statistic {statistic!r} is none of {', '.join(STATISTICS)}")
     if draws < 1:
@@ -72,17 +73,42 @@ def paired_cluster_bootstrap(
             f"site {sites.shape} and patient {patients.shape} do not name {reports} reports each"
         )
     strata = cluster_counts(both, None if statistic == "global" else sites, patients)
-    effect = _finite(_difference([part.sum(axis=0)[None] for part in strata], statistic)[0])
+    observed = [part.sum(axis=0) for part in strata]
+    if len(np.unique(patients)) <= 1:  # nobody at all, or nobody to draw instead
+        effect = observed_effect(observed, statistic)
+        reason = NO_POSITIVES if effect is None else "all reports are of one patient"
+        return Effect(effect, None, None, reason)
+    totals = [
+        draw_totals(part, stratum_generator(seed, stratum), draws)
+        for stratum, part in enumerate(strata)
+    ]
+    return effect_of_draws(observed, totals, statistic)
+
+
+def observed_effect(observed: Sequence[Floats], statistic: Statistic) -> float | None:
+    """Return the statistic of a − b from each stratum's (arms, seeds, 3) counts; None without F1.
+
+    "global" expects one stratum that holds everything.
+    """
+    return _finite(_difference([part[None] for part in observed], statistic)[0])
+
+
+def effect_of_draws(
+    observed: Sequence[Floats], totals: Sequence[Floats], statistic: Statistic
+) -> Effect:
+    """Return the effect of each stratum's observed counts, its interval from the draws' totals.
+
+    `observed` are (arms, seeds, 3), `totals` (draws, arms, seeds, 3), one array a stratum in the
+    same order; draw d of all strata together is one resampled federation. Where there is no
+    interval, `degenerate` says why.
+    """
+    effect = observed_effect(observed, statistic)
     if effect is None:
-        return Effect(None, None, None, "an arm has no positives on either side")
-    if len(np.unique(patients)) == 1:
-        return Effect(effect, None, None, "all reports are of one patient")
-    differences = _difference(
-        [_totals(part, seed, stratum, draws) for stratum, part in enumerate(strata)], statistic
-    )
+        return Effect(None, None, None, NO_POSITIVES)
+    differences = _difference(totals, statistic)
     undefined = int(np.isnan(differences).sum())
     if undefined:
-        reason = f"{undefined} of {draws} draws have an arm without positives"
+        reason = f"{undefined} of {len(differences)} draws have an arm without positives"
         return Effect(effect, None, None, reason)
     if np.ptp(differences) <= _SAME:
         return Effect(effect, None, None, "all draws are equal")
@@ -109,6 +135,25 @@ def counts_array(
             )
     flat = [[list(run[name]) for name in report_ids] for run in runs]
     return np.array(flat, dtype=np.int64).reshape(len(runs), len(report_ids), 3)
+
+
+def paired_counts(counts_a: ArrayLike, counts_b: ArrayLike) -> Integers:
+    """Return (2, seeds, reports, 3): the counts of both arms, checked.
+
+    ValueError unless both are (seeds, reports, 3) with whole numbers, none of them negative.
+    """
+    a, b = np.asarray(counts_a), np.asarray(counts_b)
+    if a.shape != b.shape:
+        raise ValueError(f"the arms have different shapes, {a.shape} and {b.shape}")
+    if a.ndim != 3 or a.shape[2] != 3 or a.shape[0] == 0:
+        raise ValueError(f"counts are (seeds, reports, 3), not {a.shape}")
+    both = np.stack([a, b])
+    if both.size and not (np.issubdtype(both.dtype, np.number) and np.isfinite(both).all()):
+        raise ValueError("counts are finite numbers")
+    whole = both.astype(np.int64)
+    if (whole != both).any() or (whole < 0).any():
+        raise ValueError("counts are whole numbers, never negative")
+    return whole
 
 
 def cluster_counts(
@@ -145,6 +190,19 @@ def draw_weights(rng: np.random.Generator, patients: int, draws: int) -> Integer
     return np.bincount(drawn.ravel(), minlength=draws * patients).reshape(draws, patients)
 
 
+def draw_totals(clusters: Floats, rng: np.random.Generator, draws: int) -> Floats:
+    """Return (draws, arms, seeds, 3): the counts of one stratum in every draw, whole numbers.
+
+    `clusters` is (patients, arms, seeds, 3), at least one patient.
+    """
+    flat = clusters.reshape(len(clusters), -1)
+    parts = [
+        draw_weights(rng, len(clusters), size).astype(np.float64) @ flat
+        for size in _batches(draws, len(clusters))
+    ]
+    return np.concatenate(parts).reshape(draws, *clusters.shape[1:])
+
+
 def micro_f1_array(counts: Floats) -> Floats:
     """Return 2·tp / (2·tp + fp + fn) over the last axis (tp, fp, fn); NaN without positives."""
     tp, fp, fn = counts[..., 0], counts[..., 1], counts[..., 2]
@@ -152,32 +210,6 @@ def micro_f1_array(counts: Floats) -> Floats:
     result = np.full(positives.shape, np.nan)
     np.divide(2 * tp, positives, out=result, where=positives > 0)
     return result
-
-
-def _checked(counts_a: ArrayLike, counts_b: ArrayLike) -> Integers:
-    a, b = np.asarray(counts_a), np.asarray(counts_b)
-    if a.shape != b.shape:
-        raise ValueError(f"the arms have different shapes, {a.shape} and {b.shape}")
-    if a.ndim != 3 or a.shape[2] != 3 or a.shape[0] == 0:
-        raise ValueError(f"counts are (seeds, reports, 3), not {a.shape}")
-    both = np.stack([a, b])
-    if both.size and not (np.issubdtype(both.dtype, np.number) and np.isfinite(both).all()):
-        raise ValueError("counts are finite numbers")
-    whole = both.astype(np.int64)
-    if (whole != both).any() or (whole < 0).any():
-        raise ValueError("counts are whole numbers, never negative")
-    return whole
-
-
-def _totals(clusters: Floats, seed: int, stratum: int, draws: int) -> Floats:
-    """Return (draws, arms, seeds, 3): the counts of one stratum in every draw."""
-    flat = clusters.reshape(len(clusters), -1)
-    rng = stratum_generator(seed, stratum)
-    parts = [
-        draw_weights(rng, len(clusters), size).astype(np.float64) @ flat
-        for size in _batches(draws, len(clusters))
-    ]
-    return np.concatenate(parts).reshape(draws, *clusters.shape[1:])
 
 
 def _batches(draws: int, patients: int) -> Iterator[int]:
