@@ -1,0 +1,86 @@
+"""What left each site: the list of `docs/what-leaves-a-site.md`, for the report. A test compares.
+
+The list is fixed: it does not depend on the run, because a site sends nothing else in any run.
+"""
+
+from typing import Final, NamedTuple
+
+
+class Field(NamedTuple):
+    """Fields of one message, in the words of the page."""
+
+    names: tuple[str, ...]
+    what: str
+
+
+class Message(NamedTuple):
+    """One kind of message that a site answers."""
+
+    title: str
+    key: str
+    fields: tuple[Field, ...]
+
+
+NEVER: Final = (
+    "Report text, annotations, candidates, pairs, predictions, patient ids, report ids, file "
+    "contents and paths are in no message, no error and no log line."
+)
+
+MESSAGES: Final = (
+    Message(
+        "The handshake, once a run",
+        "handshake",
+        (
+            Field(("status", "site", "federation"), "ready; name of the site; federation id"),
+            Field(("partition-id", "num-partitions"), "of the SuperNode's node config"),
+            Field(("config",), "hash of the run configuration as the site read it"),
+            Field(("weights", "tokenizer"), "hashes of the base model, of tokenizer and template"),
+            Field(("prompt", "ontology"), "hashes of the prompt without a report, the vocabulary"),
+            Field(("adapter-spec", "initial"), "tensor names and shapes; initial adapter's hash"),
+            Field(("versions",), "versions of the libraries"),
+            Field(("pairs",), "how many pairs the site trains on"),
+            Field(("dev-reports",), "how many dev reports it has, unless too few to say"),
+            Field(("synthetic",), "whether the reports are invented"),
+            Field(("holds",), "hashes of the adapters that it still has"),
+        ),
+    ),
+    Message(
+        "Training, once a round",
+        "training",
+        (
+            Field(("status", "site", "federation", "round"), "trained, nothing trained, missing"),
+            Field(("base-hash", "adapter-hash"), "hashes of the adapters trained from and to"),
+            Field(("missing", "holds"), "hashes of adapters that the site lacks, or has"),
+            Field(("num-examples",), "number of distinct pairs that entered an optimiser step"),
+            Field(("the adapter",), "all LoRA tensors as one float32 array"),
+        ),
+    ),
+    Message(
+        "Evaluation, once a round",
+        "evaluation",
+        (
+            Field(("status", "site", "federation", "round"), "evaluated, withheld, missing"),
+            Field(("missing", "holds"), "hashes of adapters that the site lacks, or has"),
+            Field(
+                ("counts",),
+                "sums over the site's dev reports, never one report's; too few are withheld",
+            ),
+        ),
+    ),
+)
+
+# Of which `counts` consists; `fedpref.evaluation.metrics.EvaluationCounts` has the same fields.
+COUNTS: Final = (
+    "reports", "tp", "fp", "fn", "disease_tp", "disease_fp", "disease_fn", "projected", "strict",
+    "truncated", "empty_targets", "empty_with_prediction", "pairs", "pairs_preferred",
+)  # fmt: skip
+
+FAILURE: Final = (
+    "When something fails, one coded message leaves instead: it names keys, file names and line "
+    "numbers, never content."
+)
+
+LIMITS: Final = (
+    "An adapter is trained on patient data, and the coordinator sees each site's adapter in the "
+    "clear unless the federation adds protection. There is no formal privacy guarantee."
+)

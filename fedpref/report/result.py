@@ -1,0 +1,323 @@
+"""What a report reads: `comparison.json` of a comparison, `summary.json` and `config.json` of a run.
+
+Both are checked when they are read: a report never shows a number that the file does not hold, and
+a file that lacks one is refused by the place in it.
+"""
+
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from fedpref.errors import DataError, RoundError
+
+COMPARISON: Final = "comparison.json"
+SUMMARY: Final = "summary.json"
+CONFIG: Final = "config.json"
+
+ArmName = Literal["central", "fedpref", "local"]
+# The order of the paper's tables.
+ARMS: Final[tuple[ArmName, ...]] = ("central", "fedpref", "local")
+Statistic = Literal["client_mean", "worst_site", "global"]
+Count = Annotated[int, Field(ge=0)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Interval = tuple[float, float]
+
+
+class Part(BaseModel):
+    """Base of all parts of a result; unknown keys are left to newer writers."""
+
+    model_config = ConfigDict(
+        frozen=True, strict=True, allow_inf_nan=False, hide_input_in_errors=True
+    )
+
+
+class Scores(Part):
+    """One round's scores as shares, None where there is no data."""
+
+    client_mean: Share | None
+    worst_site: Share | None
+    pooled: Share | None
+    disease_client_mean: Share | None
+    disease_pooled: Share | None
+    projection_rate: Share | None
+    strict_rate: Share | None
+    truncation_rate: Share | None
+    false_positive_rate: Share | None
+    preference_accuracy: Share | None
+
+
+class SiteScores(Scores):
+    """One round's scores with the loc+dis and disease F1 of each site."""
+
+    sites: dict[str, Share | None]
+    disease_sites: dict[str, Share | None] = {}
+
+
+class ArmRound(SiteScores):
+    """One round of one arm: means over seeds, and each seed's own scores."""
+
+    by_seed: tuple[SiteScores, ...]
+
+
+class Exposure(Part):
+    """How often each pair was trained on: distinct pairs, SFT epochs, DPO epochs."""
+
+    pairs: Count
+    sft: Count
+    dpo: Count
+
+
+class Traffic(Part):
+    """Bytes between coordinator and sites: down to the sites, up from them."""
+
+    down: Count
+    up: Count
+
+
+class Arm(Part):
+    """One arm of a comparison, over all its seeds."""
+
+    rounds: tuple[ArmRound, ...]
+    exposure: Exposure
+    bytes: Traffic
+    seconds: float
+
+
+class Effect(Part):
+    """The difference a − b of one statistic, or of one site's F1, with its 95 % interval.
+
+    `degenerate` says why there is no interval; `low` and `high` are then None.
+    """
+
+    a: ArmName
+    b: ArmName
+    round: Count
+    statistic: Statistic | None = None
+    site: str | None = None
+    effect: float | None
+    low: float | None
+    high: float | None
+    degenerate: str | None
+
+    @model_validator(mode="after")
+    def _one_subject(self) -> Self:
+        if (self.statistic is None) == (self.site is None):
+            raise ValueError("an effect is of a statistic or of a site")
+        return self
+
+
+class ArmIntervals(Part):
+    """95 % intervals of one arm's round; None where there is none."""
+
+    client_mean: Interval | None = None
+    worst_site: Interval | None = None
+
+
+class Support(Part):
+    """What one site brings: retained pairs, dev reports, dev pairs."""
+
+    pairs: Count
+    dev_reports: Count | None = None
+    dev_pairs: Count | None = None
+
+
+class TrainingRun(Part):
+    """One of the runs that a comparison is made of."""
+
+    arm: ArmName
+    seed: int
+    path: str
+    digest: str
+
+
+class Comparison(Part):
+    """`comparison.json`: three arms, their effects, and what they cost."""
+
+    kind: Literal["comparison"]
+    run: str
+    synthetic: bool
+    digest: str
+    config: dict[str, bool | int | float | str]
+    seeds: tuple[int, ...] = Field(min_length=1)
+    rounds: Count
+    selected_round: Count
+    sites: dict[str, Support]
+    arms: dict[ArmName, Arm] = Field(min_length=1)
+    effects: tuple[Effect, ...]
+    trajectory_intervals: dict[ArmName, tuple[ArmIntervals | None, ...]] = {}
+    weights: tuple[dict[str, float], ...] = ()
+    audit: dict[str, Any] | None = None
+    runs: tuple[TrainingRun, ...] = ()
+    versions: dict[str, str] = {}
+
+    @model_validator(mode="after")
+    def _same_lengths(self) -> Self:
+        last = self.rounds
+        if self.selected_round > last:
+            raise ValueError(f"selected_round {self.selected_round} is after the last, {last}")
+        for name, arm in self.arms.items():
+            if len(arm.rounds) != last + 1:
+                raise ValueError(f"{name} has {len(arm.rounds)} rounds, not 0 to {last}")
+            for number, round_ in enumerate(arm.rounds):
+                if len(round_.by_seed) != len(self.seeds):
+                    raise ValueError(
+                        f"{name}, round {number}: scores of {len(round_.by_seed)} seeds, "
+                        f"not {len(self.seeds)}"
+                    )
+        for name, intervals in self.trajectory_intervals.items():
+            if len(intervals) != last + 1:
+                raise ValueError(f"{name} has intervals of {len(intervals)} rounds")
+        return self
+
+    @property
+    def arm_names(self) -> tuple[ArmName, ...]:
+        """Return the arms in the order of the tables."""
+        return tuple(name for name in ARMS if name in self.arms)
+
+    @property
+    def contrasts(self) -> tuple[tuple[ArmName, ArmName], ...]:
+        """Return the pairs of arms (a, b) that have effects, in their order in the file."""
+        return tuple(dict.fromkeys((effect.a, effect.b) for effect in self.effects))
+
+    def effect(self, contrast: tuple[str, str], round_: int, subject: str) -> Effect | None:
+        """Return the effect of a statistic or a site at a round; None if the file has none."""
+        for effect in self.effects:
+            found = (effect.a, effect.b), effect.round, effect.statistic or effect.site
+            if found == (contrast, round_, subject):
+                return effect
+        return None
+
+
+class RunSite(Part):
+    """One site in one round of a run."""
+
+    pairs: Count | None
+    weight: float
+    seconds: float | None
+    location_disease_f1: Share | None
+    disease_f1: Share | None
+    counts: dict[str, int] | None
+    no_counts_because: str | None
+
+
+class RunTraffic(Traffic):
+    """A round's bytes, in all and of its two halves."""
+
+    training: Traffic
+    evaluation: Traffic
+
+
+class RunSeconds(Part):
+    """A round's seconds."""
+
+    training: float
+    evaluation: float
+    total: float
+
+
+class Refused(Part):
+    """The sites left out of each half of a round, and why."""
+
+    training: dict[str, str]
+    evaluation: dict[str, str]
+
+
+class RunRound(Scores):
+    """One closed round of a run."""
+
+    round: Count
+    stage: str
+    sites: dict[str, RunSite]
+    refused: Refused
+    bytes: RunTraffic
+    seconds: RunSeconds
+
+
+class Run(Part):
+    """`summary.json`: one run, round by round."""
+
+    run: str
+    federation: str
+    digest: str
+    strategy: str
+    synthetic: bool
+    sites: dict[str, int]
+    versions: dict[str, str]
+    bytes: Traffic
+    seconds: float
+    rounds: tuple[RunRound, ...] = Field(min_length=1)
+
+
+class RunConfigFile(Part):
+    """`config.json`: the effective configuration."""
+
+    config: dict[str, bool | int | float | str]
+    digest: str
+
+
+class _Completion(Part):
+    complete: bool = False
+
+
+Model = TypeVar("Model", bound=Part)
+
+
+def load_result(run_dir: Path) -> Comparison | tuple[Run, RunConfigFile]:
+    """Return the comparison in a folder or else the run with its configuration.
+
+    RoundError if there is neither or it is not complete, DataError if a file is malformed.
+    """
+    comparison = run_dir / COMPARISON
+    if comparison.exists():
+        return _load(comparison, Comparison, resume="fedpref compare")
+    summary = run_dir / SUMMARY
+    if not summary.exists():
+        known = run_dir.is_dir()
+        raise RoundError(
+            "there is nothing to report" if known else "there is no such folder",
+            why=f"it holds neither {COMPARISON} nor {SUMMARY}" if known else "",
+            fix="name the folder of a complete run or comparison, such as runs/<id>",
+            file=run_dir,
+        )
+    run = _load(summary, Run, resume="fedpref run --set resume=…")
+    config = _read(run_dir / CONFIG, RunConfigFile)
+    if config.digest != run.digest:
+        raise DataError(
+            f"the digest is {config.digest[:12]}, that of {SUMMARY} is {run.digest[:12]}",
+            why="the two files are not of one run",
+            fix="restore the files that the run wrote",
+            file=run_dir / CONFIG,
+        )
+    return run, config
+
+
+def _load(path: Path, kind: type[Model], *, resume: str) -> Model:
+    if not _read(path, _Completion).complete:
+        raise RoundError("it is not complete", fix=f"resume it: {resume}", file=path)
+    return _read(path, kind)
+
+
+def _read(path: Path, kind: type[Model]) -> Model:
+    """Return the checked content of a JSON file; DataError names the first bad places in it."""
+    try:
+        return kind.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise DataError(
+            f"the file cannot be read ({error.strerror})",
+            fix="restore the file that the run wrote",
+            file=path,
+        ) from None
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_input=False, include_context=False)
+        places = [
+            f"{'.'.join(str(part) for part in item['loc']) or 'the file'}: {item['msg']}"
+            for item in found[:3]
+        ]
+        more = f" (and {len(found) - 3} more)" if len(found) > 3 else ""
+        raise DataError(
+            "; ".join(places) + more,
+            why="a report shows only what the file holds",
+            fix="write the file anew with this version of fedpref",
+            file=path,
+        ) from None
