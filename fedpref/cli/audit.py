@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.box import SIMPLE
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from fedpref.cli.sites import JsonOption, site_paths
@@ -80,7 +81,8 @@ def audit(
 
 def _deployed(files: list[Path], loaded: list[SiteDirectory], ontology: Ontology) -> NonIidAudit:
     told = {path: read_told(path) for path in files}
-    labels = label_names(ontology) if loaded or not told else tuple(next(iter(told.values())).labels)
+    first = None if loaded or not told else next(iter(told.values()))
+    labels = label_names(ontology) if first is None else tuple(first.labels)
     for path, part in told.items():
         if tuple(part.labels) != labels:
             raise DataError(
@@ -89,16 +91,15 @@ def _deployed(files: list[Path], loaded: list[SiteDirectory], ontology: Ontology
                 key="labels",
                 fix="use one ontology at all sites, or name it with --ontology",
             )
-    parts = [(str(path), part.cells()) for path, part in told.items()]
-    if loaded:
-        parts.append(("the site directories", told_cells(loaded)))
-    synthetic = any(part.synthetic for part in told.values())
-    merged = merge_cells(parts)
-    return deployed_audit(
-        labels,
-        {name: merged[name] for name in COHORTS if name in merged},
-        synthetic=synthetic or any(site.info.synthetic for site in loaded),
+    merged = merge_cells(
+        [
+            *((path, part.cells()) for path, part in told.items()),
+            *((site.path, told_cells(site)) for site in loaded),
+        ]
     )
+    synthetic = [*(p.synthetic for p in told.values()), *(s.info.synthetic for s in loaded)]
+    cohorts = {name: merged[name] for name in COHORTS if name in merged}
+    return deployed_audit(labels, cohorts, synthetic=any(synthetic))
 
 
 def print_audit(value: Mapping[str, Any], console: Console | None = None) -> None:
@@ -138,7 +139,7 @@ def support_table(value: Mapping[str, Any]) -> Table:
         table.add_column(title, justify="right")
     missing = "*" if value["mode"] == "deployment" else "–"
     for row in value["support"]:
-        table.add_row(row["site"], *(_count(row[key], missing) for key in keys.values()))
+        table.add_row(escape(row["site"]), *(_count(row[key], missing) for key in keys.values()))
     table.add_section()
     totals = []
     for key in keys.values():
@@ -180,14 +181,15 @@ def prevalence_table(value: Mapping[str, Any], cohort: Mapping[str, Any]) -> Tab
     table.add_column("label")
     sites = list(cohort["prevalence"])
     for site in sites:
-        table.add_column(site, justify="right", overflow="fold")
+        table.add_column(escape(site), justify="right", overflow="fold")
     table.add_column("all", justify="right")
     missing = "*" if value["mode"] == "deployment" else "–"
     for number, label in enumerate(value["labels"]):
         at_sites = [cohort["prevalence"][site] for site in sites]
         shares = [None if shares is None else shares[number] for shares in at_sites]
         table.add_row(
-            label, *(_percent(share, missing) for share in (*shares, cohort["overall"][number]))
+            escape(label),
+            *(_percent(share, missing) for share in (*shares, cohort["overall"][number])),
         )
     return table
 

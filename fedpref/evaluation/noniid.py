@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fedpref.data import case_mix_divergence, permutation_test
 
-COHORTS: Final = ("train_reports", "train_pairs", "dev_reports", "dev_pairs")
+COHORTS: Final[tuple[str, ...]] = ("train_reports", "train_pairs", "dev_reports", "dev_pairs")
 PERMUTATIONS: Final = 1999
 SEED: Final = 20260713
 
@@ -161,7 +161,7 @@ def deployed_audit(
     *,
     synthetic: bool,
 ) -> NonIidAudit:
-    """Return the audit of what sites tell: prevalences, and D over the labels that all of them tell.
+    """Return the audit of what sites tell: prevalences, and D over the labels that all tell.
 
     A site that withholds its size, or has no rows, takes no part in D and the overall prevalence.
     """

@@ -56,12 +56,11 @@ def read_cohorts(sites: Sequence[SiteDirectory]) -> dict[str, dict[str, Labels]]
     return cohorts
 
 
-def told_cells(sites: Sequence[SiteDirectory]) -> dict[str, dict[str, SiteCells]]:
-    """Return by cohort and site what each site's policy lets out: see `withhold`."""
-    minimum = {site.name: site.policy.min_cell_size for site in sites}
+def told_cells(site: SiteDirectory) -> dict[str, dict[str, SiteCells]]:
+    """Return by cohort what the site's policy lets out of its own cells: see `withhold`."""
     return {
-        cohort: {name: withhold(site_cells(rows), minimum[name]) for name, rows in found.items()}
-        for cohort, found in read_cohorts(sites).items()
+        cohort: {site.name: withhold(site_cells(rows[site.name]), site.policy.min_cell_size)}
+        for cohort, rows in read_cohorts([site]).items()
     }
 
 
@@ -130,13 +129,14 @@ def read_told(path: Path) -> ToldAudit:
     except ValidationError as error:
         item = error.errors(include_url=False, include_input=False, include_context=False)[0]
         key = ".".join(map(str, item["loc"])) or None
-        raise DataError(item["msg"], file=path, key=key, fix=_FIX) from None
+        what = item["msg"].removeprefix("Value error, ")
+        raise DataError(what, file=path, key=key, fix=_FIX) from None
 
 
 def merge_cells(
-    parts: Sequence[tuple[str, Mapping[str, Mapping[str, SiteCells]]]],
+    parts: Sequence[tuple[Path, Mapping[str, Mapping[str, SiteCells]]]],
 ) -> dict[str, dict[str, SiteCells]]:
-    """Return the cells of all parts together, each part with its name for errors.
+    """Return the cells of all parts together, each with its path for errors.
 
     Raises DataError if two parts tell of the same site.
     """
