@@ -62,8 +62,6 @@ def paired_cluster_bootstrap(
     draw holds none, or all draws are equal. Raises ValueError for shapes or values that cannot be.
     """
     both = paired_counts(counts_a, counts_b)
-    if statistic not in STATISTICS:
-        raise ValueError(f"statistic {statistic!r} is none of {', '.join(STATISTICS)}")
     if draws < 1:
         raise ValueError("at least one draw is needed")
     reports = both.shape[2]
@@ -88,8 +86,10 @@ def paired_cluster_bootstrap(
 def observed_effect(observed: Sequence[Floats], statistic: Statistic) -> float | None:
     """Return the statistic of a − b from each stratum's (arms, seeds, 3) counts; None without F1.
 
-    "global" expects one stratum that holds everything.
+    "global" expects one stratum that holds everything. ValueError for another statistic.
     """
+    if statistic not in STATISTICS:
+        raise ValueError(f"statistic {statistic!r} is none of {', '.join(STATISTICS)}")
     return _finite(_difference([part[None] for part in observed], statistic)[0])
 
 
