@@ -1,11 +1,11 @@
-"""What a report reads: `comparison.json` of a comparison, `summary.json` and `config.json` of a run.
+"""What a report reads: `comparison.json`, or `summary.json` and `config.json` of a run.
 
 Both are checked when they are read: a report never shows a number that the file does not hold, and
 a file that lacks one is refused by the place in it.
 """
 
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self, TypeVar
+from typing import Annotated, Final, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -131,6 +131,39 @@ class TrainingRun(Part):
     digest: str
 
 
+class AuditCohort(Part):
+    """One cohort of the non-IID audit, as `fedpref.evaluation.noniid` writes it."""
+
+    cohort: str
+    rows: Count
+    sizes: dict[str, Count | None]
+    prevalence: dict[str, tuple[Share | None, ...] | None]
+    overall: tuple[Share | None, ...]
+    divergence: float | None
+    divergence_labels: Count
+    null_95: float | None
+    ratio: float | None
+    p_value: float | None
+
+
+class Audit(Part):
+    """The non-IID audit, as `fedpref audit --json` prints it."""
+
+    mode: Literal["simulation", "deployment"]
+    labels: tuple[str, ...]
+    sites: tuple[str, ...]
+    permutations: int | None
+    cohorts: tuple[AuditCohort, ...]
+
+    @model_validator(mode="after")
+    def _a_share_a_label(self) -> Self:
+        for cohort in self.cohorts:
+            for shares in (cohort.overall, *cohort.prevalence.values()):
+                if shares is not None and len(shares) != len(self.labels):
+                    raise ValueError(f"{cohort.cohort} has {len(shares)} shares of a row")
+        return self
+
+
 class Comparison(Part):
     """`comparison.json`: three arms, their effects, and what they cost."""
 
@@ -147,7 +180,7 @@ class Comparison(Part):
     effects: tuple[Effect, ...]
     trajectory_intervals: dict[ArmName, tuple[ArmIntervals | None, ...]] = {}
     weights: tuple[dict[str, float], ...] = ()
-    audit: dict[str, Any] | None = None
+    audit: Audit | None = None
     runs: tuple[TrainingRun, ...] = ()
     versions: dict[str, str] = {}
 
@@ -179,6 +212,11 @@ class Comparison(Part):
     def contrasts(self) -> tuple[tuple[ArmName, ArmName], ...]:
         """Return the pairs of arms (a, b) that have effects, in their order in the file."""
         return tuple(dict.fromkeys((effect.a, effect.b) for effect in self.effects))
+
+    @property
+    def has_site_effects(self) -> bool:
+        """Return whether there are effects of single sites at the selected round."""
+        return any(e.site is not None and e.round == self.selected_round for e in self.effects)
 
     def effect(self, contrast: tuple[str, str], round_: int, subject: str) -> Effect | None:
         """Return the effect of a statistic or a site at a round; None if the file has none."""

@@ -36,6 +36,7 @@ class Kind:
     csv: Callable[[Any], tuple[str, ...]]
     suffixes: tuple[str, ...] = ("",)
     numeric: bool = True
+    code: bool = False
 
 
 def _plain(value: float | None, digits: int, scale: float = 1) -> str:
@@ -68,7 +69,7 @@ def _number(value: str) -> bool:
 
 
 TEXT: Final = Kind(str, lambda v: (_literal(str(v)),), numeric=False)
-CODE: Final = Kind(str, lambda v: (_literal(str(v)),), numeric=False)
+CODE: Final = Kind(str, lambda v: (_literal(str(v)),), numeric=False, code=True)
 COUNT: Final = Kind(text.count, lambda v: ("" if v is None else str(v),))
 PERCENT: Final = Kind(text.percent, lambda v: (_plain(v, 2, 100),), ("_percent",))
 SPREAD: Final = Kind(

@@ -1,0 +1,56 @@
+"""Tables that a comparison and a plain run have alike. Pure."""
+
+from collections.abc import Mapping, Sequence
+
+from fedpref.report.tables import (
+    CODE,
+    PLAIN_ROUND,
+    TEXT,
+    Column,
+    Kind,
+    Table,
+    fixed,
+)
+from fedpref.report.text import setting
+
+Settings = Mapping[str, bool | int | float | str]
+
+WEIGHT: Kind = fixed(4)
+
+
+def weights_table(weights: Sequence[Mapping[str, float]], sites: Sequence[str]) -> Table:
+    """Return one row a round: each site's weight in the average; 0 for a site without one."""
+    return Table(
+        name="weights",
+        title="Aggregation weights",
+        caption="The share of each site in the average of the round's adapters.",
+        columns=(
+            Column("round", "Round", PLAIN_ROUND),
+            *(Column(site, site, WEIGHT) for site in sites),
+        ),
+        rows=tuple(
+            (number, *(row.get(site, 0.0) for site in sites)) for number, row in enumerate(weights)
+        ),
+    )
+
+
+def config_table(config: Settings) -> Table:
+    """Return one row a key, sections after the plain keys."""
+    return Table(
+        name="configuration",
+        title="Configuration",
+        columns=(Column("key", "Key", CODE), Column("value", "Value", CODE)),
+        rows=tuple(
+            (key, setting(config[key])) for key in sorted(config, key=lambda k: ("." in k, k))
+        ),
+    )
+
+
+def versions_table(versions: Mapping[str, str]) -> Table:
+    """Return one row a library."""
+    return Table(
+        name="versions",
+        title="Versions",
+        columns=(Column("library", "Library", TEXT), Column("version", "Version", CODE)),
+        rows=tuple(sorted(versions.items())),
+    )

@@ -1,0 +1,69 @@
+"""`report/` of a run or comparison: page, tables and figures, put in place all at once."""
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+from fedpref.errors import ConfigError
+from fedpref.files import atomic_dir
+from fedpref.report import figures
+from fedpref.report.comparison import comparison_tables
+from fedpref.report.figures import Picture
+from fedpref.report.page import Page, comparison_page, leaves_tables, render, run_page
+from fedpref.report.plain import run_tables
+from fedpref.report.result import Comparison, load_result
+from fedpref.report.tables import Table
+
+FOLDER: Final = "report"
+PAGE: Final = "report.html"
+_NEEDED: Final = ("jinja2", "matplotlib")
+
+
+def write_report(run_dir: Path) -> tuple[Path, ...]:
+    """Write `report/` into the folder of a run or comparison; return its files, the page first.
+
+    An earlier report is replaced as a whole. ConfigError if a library that reports need is not
+    installed, RoundError if there is nothing complete to report, DataError for a malformed file.
+    """
+    missing = [name for name in _NEEDED if find_spec(name) is None]
+    if missing:
+        raise ConfigError(
+            f"{' and '.join(missing)} not found",
+            why="a report needs them",
+            fix="pip install 'fedpref[report]'",
+        )
+    page, tables, pictures = _built(run_dir)
+    folder = run_dir / FOLDER
+    names = [PAGE]
+    with atomic_dir(folder) as part:
+        (part / PAGE).write_text(render(page), encoding="utf-8", newline="\n")
+        for name, table in tables.items():
+            for ending, content in (("csv", table.to_csv()), ("md", table.to_markdown())):
+                names.append(f"tables/{name}.{ending}")
+                _put(part / names[-1], content.encode())
+        for name, picture in pictures.items():
+            for ending, data in (("png", picture.png), ("svg", picture.svg)):
+                names.append(f"figures/{name}.{ending}")
+                _put(part / names[-1], data)
+    return tuple(folder / name for name in names)
+
+
+def _built(run_dir: Path) -> tuple[Page, dict[str, Table], dict[str, Picture]]:
+    result = load_result(run_dir)
+    if isinstance(result, Comparison):
+        tables = comparison_tables(result) | leaves_tables()
+        drawn = [figures.trajectories(result)]
+        if result.has_site_effects:
+            drawn.append(figures.site_effects(result))
+        pictures = {picture.name: picture for picture in drawn}
+        return comparison_page(result, tables, pictures), tables, pictures
+    run, config = result
+    tables = run_tables(run, config) | leaves_tables()
+    picture = figures.run_scores(run)
+    pictures = {picture.name: picture}
+    return run_page(run, config, tables, pictures), tables, pictures
+
+
+def _put(path: Path, data: bytes) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(data)
