@@ -59,8 +59,8 @@ def pool_contrast(
     """Return the contrast of a pool whose candidates each report holds; site and patient by report.
 
     The baseline is a candidate of the pool, or any extractor whose counts by report are given; by
-    default it is the best candidate. The interval resamples patients of all sites together and holds
-    the choice of the best candidate fixed. ValueError for an unknown baseline without counts.
+    default it is the best candidate. The interval resamples patients of all sites together; which
+    candidate is best stays as it is in all draws. ValueError for a baseline without counts.
     """
     counts = {name: _array([report.counts[name] for report in reports]) for name in candidates}
     oracle = _array([report.oracle_counts for report in reports])
