@@ -105,7 +105,7 @@ class TrainingSettings(Settings):
 class EvaluationSettings(Settings):
     """How a site evaluates: greedy extraction in batches, at most `max_new_tokens` a report."""
 
-    batch_size: int = Field(default=16, ge=1)
+    batch_size: int = Field(default=32, ge=1)
     max_new_tokens: int = Field(default=256, ge=1)
 
 

@@ -5,6 +5,8 @@ the run. Here the SuperLink has a home and a port of its own, success is the run
 and on leaving, exactly the processes that were started are ended.
 """
 
+import fcntl
+import itertools
 import json
 import os
 import shutil
@@ -13,15 +15,17 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import IO, Any, Self
 
 import psutil
 
+from fedpref.config import RunConfig
 from fedpref.errors import RoundError
+from fedpref.federation.progress import LOG_MARK
 
 CONNECTION = "local"
 _STOP_TIMEOUT = 15.0
@@ -36,20 +40,29 @@ def toml_pairs(values: Mapping[str, Scalar]) -> list[str]:
 
 
 class LocalFlower:
-    """A managed local SuperLink under its own FLWR_HOME and a free port; a context manager.
+    """A managed local SuperLink under an FLWR_HOME of its own and a free port; a context manager.
 
-    `home` is created if needed and holds Flower's state and logs. Leaving the block ends the
-    SuperLink and everything it started, and nothing else.
+    The home is the first `flower-<n>` under `root` that nobody uses at the moment; it holds
+    Flower's state and logs. What a killed predecessor left running there is ended first. Leaving
+    the block ends the SuperLink and everything it started, and nothing else.
     """
 
-    def __init__(self, home: Path, *, app: Path) -> None:
-        self.home = home.resolve()
+    def __init__(self, root: Path, *, app: Path) -> None:
+        self.root = root.resolve()
         self.app = app.resolve()
-        self.port = _free_port()
+        self.home = self.root
+        self.port = 0
+        self._lock: IO[str] | None = None
         self._env: dict[str, str] = {}
 
     def __enter__(self) -> Self:
-        self.home.mkdir(parents=True, exist_ok=True)
+        self.home, self._lock = _free_home(self.root)
+        noted = self.home / "port"
+        if noted.exists():
+            self.port = int(noted.read_text())
+            self.stop()
+        self.port = _free_port()
+        noted.write_text(str(self.port))
         (self.home / "config.toml").write_text(
             f'[superlink]\ndefault = "{CONNECTION}"\n'
             f'[superlink.{CONNECTION}]\naddress = ":local-in-memory:"\n'
@@ -76,6 +89,38 @@ class LocalFlower:
         trace: TracebackType | None,
     ) -> None:
         self.stop()
+        if self._lock is not None:
+            self._lock.close()
+
+    def run(
+        self,
+        config: RunConfig,
+        federation: Mapping[str, Scalar],
+        *,
+        on_progress: Callable[[str], None],
+        on_log: Callable[[str], None] = lambda line: None,
+    ) -> Path:
+        """Run the app to its end and return its run directory; RoundError unless it completed.
+
+        Each line that the coordinator says goes to `on_progress`, every other one to `on_log`.
+        """
+        flat, run_dir = _resolved(config)
+        run_id = self.submit(flat, federation)
+        last = ""
+        for line in self.follow(run_id):
+            mark = line.find(LOG_MARK)
+            if mark >= 0:
+                on_progress(line[mark + len(LOG_MARK) :].rstrip())
+            else:
+                on_log(line.rstrip())
+            last = line if line.strip() else last
+        status, details = self.wait(run_id)
+        if status != "finished:completed":
+            raise RoundError(
+                f"the run ended as {status}: {details or last.strip() or 'no details'}",
+                fix=f"--verbose shows the whole log; resume with --set 'resume=\"{run_dir}\"'",
+            )
+        return run_dir
 
     def submit(self, run_config: Mapping[str, Scalar], federation: Mapping[str, Scalar]) -> str:
         """Submit the app and return Flower's run id; RoundError if Flower refuses it."""
@@ -127,8 +172,9 @@ class LocalFlower:
             time.sleep(poll)
 
     def stop(self) -> None:
-        """End the SuperLink of this port and all its descendants (Ray's workers are some)."""
-        _end([process for root in _superlinks(self.port) for process in _family(root)])
+        """End the SuperLink of this home and port and all its descendants (Ray's are some)."""
+        roots = _superlinks(self.port, self.home)
+        _end([process for root in roots for process in _family(root)])
 
     def _json(self, *arguments: str) -> dict[str, Any]:
         """Return what `flwr … --format json` printed; with it every error exits with 0."""
@@ -165,14 +211,52 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _superlinks(port: int) -> list[psutil.Process]:
-    """Return the SuperLink processes that were started with this port."""
+def _free_home(root: Path) -> tuple[Path, IO[str]]:
+    """Return the first home under `root` that no living process holds, and the lock on it."""
+    for number in itertools.count():
+        home = root / f"flower-{number}"
+        home.mkdir(parents=True, exist_ok=True)
+        lock = (home / ".lock").open("w")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.close()
+        else:
+            return home, lock
+    raise AssertionError("there is always another number")
+
+
+def _resolved(config: RunConfig) -> tuple[dict[str, Scalar], Path]:
+    """Return the flat configuration with absolute paths and an id, and the run's directory.
+
+    A path is meant from here; the SuperLink and Ray's workers have other working folders.
+    """
+    flat: dict[str, Scalar] = config.to_flat()
+    if config.resume:
+        run_dir = Path(config.resume).resolve()
+        flat["resume"] = str(run_dir)
+    else:
+        run_id = config.run_id or time.strftime("%Y%m%d-%H%M%S-") + config.digest[:8]
+        run_dir = Path(config.runs_dir).resolve() / run_id
+        flat |= {"runs-dir": str(run_dir.parent), "run-id": run_id}
+    if config.sites != "demo":
+        flat["sites"] = str(Path(config.sites).resolve())
+    for key in ("model.path", "ontology"):
+        if flat[key] and Path(str(flat[key])).exists():
+            flat[key] = str(Path(str(flat[key])).resolve())
+    return flat, run_dir
+
+
+def _superlinks(port: int, home: Path) -> list[psutil.Process]:
+    """Return the SuperLink processes that were started with this port for this home."""
     ending = ["--port", str(port)]
     found = []
-    for process in psutil.process_iter(["cmdline"]):
+    for process in psutil.process_iter(["cmdline", "environ"]):
         words = process.info["cmdline"] or []
-        if any("flower-superlink" in word for word in words) and any(
-            words[i : i + 2] == ending for i in range(len(words))
+        if (
+            any("flower-superlink" in word for word in words)
+            and any(words[i : i + 2] == ending for i in range(len(words)))
+            and (process.info["environ"] or {}).get("FLWR_HOME") == str(home)
         ):
             found.append(process)
     return found

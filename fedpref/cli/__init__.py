@@ -9,7 +9,7 @@ import sys
 import typer
 from rich.console import Console
 
-from fedpref.cli import data, pairs, partition, project, run, score, site, summary, teach
+from fedpref.cli import compare, data, pairs, partition, project, run, score, site, summary, teach
 from fedpref.errors import FedPrefError
 
 app = typer.Typer(
@@ -20,7 +20,8 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 
-app.command("demo")(run.demo)
+app.command("demo")(compare.demo)
+app.command("compare")(compare.compare)
 app.command("run")(run.run)
 app.command("summary")(summary.summary)
 app.add_typer(data.app, name="data")

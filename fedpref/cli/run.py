@@ -1,7 +1,6 @@
-"""`fedpref run` and `fedpref demo`: a whole federation, simulated on this machine."""
+"""`fedpref run`: a whole federation, simulated on this machine."""
 
 import os
-import time
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,8 +10,7 @@ from rich.console import Console
 
 from fedpref.cli.summary import print_summary
 from fedpref.config import RunConfig, load_config
-from fedpref.errors import ConfigError, RoundError
-from fedpref.federation.progress import LOG_MARK
+from fedpref.errors import ConfigError
 from fedpref.launch import LocalFlower, Scalar
 
 console = Console(highlight=False)
@@ -43,27 +41,8 @@ def run(
     ] = False,
 ) -> None:
     """Simulate a federation through Flower and print what came out."""
-    config = load_config(_merged(profile, settings or []))
+    config = load_config(merged_settings(profile, settings or []))
     simulate(config, app=app, machine=machine, nodes=nodes, verbose=verbose, as_json=as_json)
-
-
-def demo(
-    seed: Annotated[int | None, typer.Option(help="The training seed.")] = None,
-    verbose: Annotated[
-        bool, typer.Option("--verbose", help="Show Flower's and Ray's log as well.")
-    ] = False,
-) -> None:
-    """Run the whole method on bundled synthetic reports with a bundled tiny model."""
-    from fedpref.demo.sites import ensure_demo_sites  # noqa: PLC0415  (a torch-free CLI start)
-
-    console.print("[bold]FedPref demo[/] — synthetic reports, a tiny model, six simulated sites")
-    console.print("Preparing the sites: reports, teachers' candidates, preference pairs …")
-    folder = ensure_demo_sites()
-    console.print(f"Sites: {folder}")
-    # The folder by name: "demo" would be looked up anew in each round, by the content of the code.
-    values: dict[str, Scalar] = {"sites": str(folder)}
-    config = load_config(values if seed is None else values | {"seed": seed})
-    simulate(config, app=Path(), machine="cpu", nodes=None, verbose=verbose, as_json=False)
 
 
 def simulate(
@@ -76,46 +55,28 @@ def simulate(
     as_json: bool,
 ) -> None:
     """Run the app under a Flower of its own; RoundError unless the run ended complete."""
-    federation = _simulation(app / "federation.toml", machine)
+    federation = simulation(app / "federation.toml", machine)
     if nodes is not None:
         federation["num-supernodes"] = nodes
-    flat = config.to_flat()
-    if config.resume:
-        run_dir = Path(config.resume).resolve()
-        flat["resume"] = str(run_dir)
-    else:
-        run_id = config.run_id or time.strftime("%Y%m%d-%H%M%S-") + config.digest[:8]
-        run_dir = Path(config.runs_dir).resolve() / run_id
-        flat |= {"runs-dir": str(run_dir.parent), "run-id": run_id}
-    if config.sites != "demo":
-        flat["sites"] = str(Path(config.sites).resolve())
-    for key in ("model.path", "ontology"):
-        # A path is meant from here; the SuperLink and Ray's workers have other working folders.
-        if flat[key] and Path(str(flat[key])).exists():
-            flat[key] = str(Path(str(flat[key])).resolve())
-    home = Path(os.environ.get("FEDPREF_HOME", ".fedpref")) / "flower"
     notes = Console(stderr=True, highlight=False) if as_json else console
     notes.print(f"Starting Flower with {federation['num-supernodes']} SuperNodes …")
-    with LocalFlower(home, app=app) as flower:
-        flower_run = flower.submit(flat, federation)
-        last = ""
-        for line in flower.follow(flower_run):
-            mark = line.find(LOG_MARK)
-            if mark >= 0:
-                notes.print(line[mark + len(LOG_MARK) :].rstrip(), markup=False)
-            elif verbose:
-                notes.print(line.rstrip(), markup=False, style="dim")
-            last = line if line.strip() else last
-        status, details = flower.wait(flower_run)
-    if status != "finished:completed":
-        raise RoundError(
-            f"the run ended as {status}: {details or last.strip() or 'no details'}",
-            fix=f"--verbose shows the whole log; resume with --set 'resume=\"{run_dir}\"'",
+    with LocalFlower(fedpref_home(), app=app) as flower:
+        run_dir = flower.run(
+            config,
+            federation,
+            on_progress=lambda line: notes.print(line, markup=False),
+            on_log=lambda line: notes.print(line, markup=False, style="dim") if verbose else None,
         )
     print_summary(run_dir, as_json=as_json)
 
 
-def _merged(profile: Path | None, settings: list[str]) -> dict[str, Scalar]:
+def fedpref_home() -> Path:
+    """Return the folder for Flower's homes and the demo's sites: $FEDPREF_HOME or ./.fedpref."""
+    return Path(os.environ.get("FEDPREF_HOME", ".fedpref"))
+
+
+def merged_settings(profile: Path | None, settings: list[str]) -> dict[str, Scalar]:
+    """Return the run config of a profile with `--set key=value` overrides; ConfigError if bad."""
     values: dict[str, Scalar] = {}
     if profile is not None:
         try:
@@ -153,7 +114,8 @@ def _flat(table: dict[str, Any], prefix: str = "") -> dict[str, Scalar]:
     return flat
 
 
-def _simulation(path: Path, machine: str) -> dict[str, Scalar]:
+def simulation(path: Path, machine: str) -> dict[str, Scalar]:
+    """Return the table [simulation.<machine>] of federation.toml; ConfigError if there is none."""
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))["simulation"]
     except OSError:

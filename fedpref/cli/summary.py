@@ -30,12 +30,22 @@ def print_summary(run_dir: Path, *, as_json: bool = False) -> None:
     if as_json:
         typer.echo(json.dumps(result, indent=2, ensure_ascii=False))
         return
+    typer.echo()
+    print_rounds(result)
+    # On a line of its own, so that a narrow terminal does not break it and it can be copied.
+    typer.echo("Run directory:")
+    typer.echo(str(run_dir))
+
+
+def print_rounds(result: Record, heading: str = "") -> None:
+    """Print the rounds and the sites of a complete run, and who was left out of it."""
     console = Console(highlight=False)
-    console.print()
     if result["synthetic"]:
         console.print(
             "[bold yellow]Synthetic demo data and a toy model: no claim about medicine.[/]"
         )
+    if heading:
+        console.print(heading, markup=False, style="bold")
     console.print(rounds_table(result["rounds"]))
     console.print(sites_table(result["rounds"]))
     for record in result["rounds"]:
@@ -46,9 +56,6 @@ def print_summary(run_dir: Path, *, as_json: bool = False) -> None:
                     style="yellow",
                     markup=False,
                 )
-    # On a line of its own, so that a narrow terminal does not break it and it can be copied.
-    console.print("Run directory:")
-    typer.echo(str(run_dir))
 
 
 def read_summary(run_dir: Path) -> dict[str, Any]:

@@ -63,7 +63,10 @@ def evaluate_site(
         settings=settings,
     )
     write_predictions(predictions, rows)
-    return pooled(row.counts for row in rows) + preference_counts(base, spec, state, pairs)
+    # A pair is two sequences.
+    size = max(1, settings.batch_size // 2)
+    preferred = preference_counts(base, spec, state, pairs, batch_size=size)
+    return pooled(row.counts for row in rows) + preferred
 
 
 def predict(
@@ -104,18 +107,28 @@ def predict(
 
 
 def preference_counts(
-    base: BaseModel, spec: AdapterSpec, state: AdapterState, pairs: Sequence[EncodedPair]
+    base: BaseModel,
+    spec: AdapterSpec,
+    state: AdapterState,
+    pairs: Sequence[EncodedPair],
+    *,
+    batch_size: int = 1,
 ) -> EvaluationCounts:
     """Return how many of the pairs have log π(chosen|x) > log π(rejected|x), over whole responses.
 
     A tie is not preferred.
     """
-    logps = sequence_logps(base, spec, state, pairs)
+    logps = sequence_logps(base, spec, state, pairs, batch_size=batch_size)
     # By pair, not by pair id: two reports of the same text share an id and count twice.
     both = [logps[pair.pair_id] for pair in pairs]
     return EvaluationCounts(
         pairs=len(both), pairs_preferred=sum(chosen > rejected for chosen, rejected in both)
     )
+
+
+def predictions_path(state_dir: Path, round_: int, adapter_hash: str) -> Path:
+    """Return where a site keeps its answers of a round under an adapter."""
+    return state_dir / "predictions" / f"round-{round_}-{adapter_hash[:12]}.jsonl"
 
 
 def write_predictions(path: Path, rows: Sequence[Prediction]) -> None:

@@ -11,7 +11,7 @@ from fedpref.config import RunConfig
 from fedpref.data import SiteDirectory
 from fedpref.errors import FedPrefError, FedPrefErrors, TrainingError
 from fedpref.evaluation.metrics import EvaluationCounts
-from fedpref.evaluation.site_evaluation import evaluate_site
+from fedpref.evaluation.site_evaluation import evaluate_site, predictions_path
 from fedpref.preference.dataset import PreferencePair, pairs_digest, read_pairs
 from fedpref.task import ONTOLOGY, Ontology, load_ontology
 from fedpref.task.prompt import prompt_digest
@@ -134,9 +134,7 @@ class LocalSite:
             prompt_style=self.config.prompt.style,
             ontology=self.ontology,
             settings=self.config.evaluation,
-            predictions=self.state_dir
-            / "predictions"
-            / f"round-{round_}-{state_digest(adapter)[:12]}.jsonl",
+            predictions=predictions_path(self.state_dir, round_, state_digest(adapter)),
         )
         # Preference accuracy and false positives have cells of their own.
         if counts.empty_targets < smallest:

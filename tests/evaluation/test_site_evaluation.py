@@ -144,7 +144,7 @@ def test_preferred_pairs_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     pairs = make_pairs(4)
     logps = {"pair-0": (-1.0, -2.0), "pair-1": (-3.0, -2.0), "pair-2": (-2.0, -2.0)}
     logps["pair-3"] = (-0.5, -0.6)
-    monkeypatch.setattr(site_evaluation, "sequence_logps", lambda *_: logps)
+    monkeypatch.setattr(site_evaluation, "sequence_logps", lambda *_, **__: logps)
     nothing: Any = None
     assert preference_counts(nothing, nothing, {}, pairs) == EvaluationCounts(
         pairs=4, pairs_preferred=2

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,9 +25,9 @@ def forwards(monkeypatch: Any) -> list[str]:
     seen: list[str] = []
     original = reference._forward
 
-    def spy(model: Any, collate: Any, pair: EncodedPair, device: str) -> Any:
-        seen.append(pair.pair_id)
-        return original(model, collate, pair, device)
+    def spy(model: Any, collate: Any, pairs: Sequence[EncodedPair], device: str) -> Any:
+        seen.extend(pair.pair_id for pair in pairs)
+        return original(model, collate, pairs, device)
 
     monkeypatch.setattr(reference, "_forward", spy)
     return seen
@@ -52,6 +53,20 @@ def test_a_pair_alone_and_beside_a_much_longer_one(base: Any, spec: Any, root: A
     alone = sequence_logps(base, spec, root, [short])["short"][0]
     beside = sequence_logps(base, spec, root, [long, *PAIRS])["short"][0]
     assert beside == pytest.approx(alone, abs=1e-4)
+
+
+@pytest.mark.parametrize("batch_size", [2, 3, 100])
+def test_larger_batches_give_each_pair_its_own_numbers(
+    base: Any, spec: Any, root: Any, batch_size: int
+) -> None:
+    short = EncodedPair("short", PAIRS[0].prompt_ids[:2], (1, 2, 256), (4, 256))
+    long = replace(short, pair_id="long", rejected_ids=(*range(20, 60), 256))
+    pairs = [long, *PAIRS, short]
+    alone = sequence_logps(base, spec, root, pairs)
+    together = sequence_logps(base, spec, root, pairs, batch_size=batch_size)
+    assert together.keys() == alone.keys()
+    for pair_id, logps in together.items():
+        assert logps == pytest.approx(alone[pair_id], abs=1e-4)
 
 
 def test_stored_exactly_and_never_computed_twice(
@@ -125,7 +140,7 @@ def test_a_damaged_store_is_named(base: Any, spec: Any, root: Any, tmp_path: Pat
 def test_nothing_is_stored_that_is_no_number(
     base: Any, spec: Any, root: Any, tmp_path: Path, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr(reference, "_forward", lambda *_: (float("nan"), 0.0))
+    monkeypatch.setattr(reference, "_forward", lambda *_: [(float("nan"), 0.0)])
     with pytest.raises(TrainingError, match="no number"):
         reference_logps(base, spec, root, PAIRS[:1], tmp_path)
     assert not list(tmp_path.iterdir())
