@@ -18,12 +18,17 @@ Settings = Mapping[str, bool | int | float | str]
 WEIGHT: Kind = fixed(4)
 
 
-def weights_table(weights: Sequence[Mapping[str, float]], sites: Sequence[str]) -> Table:
-    """Return one row a round: each site's weight in the average; 0 for a site without one."""
+def weights_table(
+    weights: Sequence[Mapping[str, float]], sites: Sequence[str], *, of: str = ""
+) -> Table:
+    """Return one row a round: each site's weight in the average; 0 for a site without one.
+
+    `of` is a sentence about whose weights they are.
+    """
     return Table(
         name="weights",
         title="Aggregation weights",
-        caption="The share of each site in the average of the round's adapters.",
+        caption=f"The share of each site in the average of the round's adapters. {of}".strip(),
         columns=(
             Column("round", "Round", PLAIN_ROUND),
             *(Column(site, site, WEIGHT) for site in sites),
@@ -38,7 +43,7 @@ def config_table(config: Settings) -> Table:
     """Return one row a key, sections after the plain keys."""
     return Table(
         name="configuration",
-        title="Configuration",
+        title="Effective configuration",
         columns=(Column("key", "Key", CODE), Column("value", "Value", CODE)),
         rows=tuple(
             (key, setting(config[key])) for key in sorted(config, key=lambda k: ("." in k, k))

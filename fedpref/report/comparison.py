@@ -345,7 +345,8 @@ def runs_table(result: Comparison) -> Table:
 
 def comparison_weights(result: Comparison) -> Table:
     """Return FedPref's aggregation weights, a row a round."""
-    return weights_table(result.weights, list(result.sites))
+    of = "FedPref's run with the first seed." if len(result.seeds) > 1 else "FedPref's run."
+    return weights_table(result.weights, list(result.sites), of=of)
 
 
 def comparison_tables(result: Comparison) -> dict[str, Table]:

@@ -94,10 +94,10 @@ def trajectories(result: Comparison) -> Picture:
             axes.axvline(result.selected_round, color=_GREY, linewidth=0.8, zorder=0)
             axes.annotate(
                 "selected",
-                (result.selected_round, limits[1]),
-                (3, -2),
+                (result.selected_round, limits[0]),
+                (3, 3),
                 textcoords="offset points",
-                va="top",
+                va="bottom",
                 rotation=90,
                 fontsize=8,
                 color=_GREY,

@@ -19,12 +19,19 @@ class Message(NamedTuple):
     title: str
     key: str
     fields: tuple[Field, ...]
+    notes: tuple[str, ...] = ()
 
 
 NEVER: Final = (
     "Report text, annotations, candidates, pairs, predictions, patient ids, report ids, file "
     "contents and paths are in no message, no error and no log line."
 )
+
+# Of which `counts` consists; `fedpref.evaluation.metrics.EvaluationCounts` has the same fields.
+COUNTS: Final = (
+    "reports", "tp", "fp", "fn", "disease_tp", "disease_fp", "disease_fn", "projected", "strict",
+    "truncated", "empty_targets", "empty_with_prediction", "pairs", "pairs_preferred",
+)  # fmt: skip
 
 MESSAGES: Final = (
     Message(
@@ -66,14 +73,9 @@ MESSAGES: Final = (
                 "sums over the site's dev reports, never one report's; too few are withheld",
             ),
         ),
+        (f"The counts are: {', '.join(COUNTS)}.",),
     ),
 )
-
-# Of which `counts` consists; `fedpref.evaluation.metrics.EvaluationCounts` has the same fields.
-COUNTS: Final = (
-    "reports", "tp", "fp", "fn", "disease_tp", "disease_fp", "disease_fn", "projected", "strict",
-    "truncated", "empty_targets", "empty_with_prediction", "pairs", "pairs_preferred",
-)  # fmt: skip
 
 FAILURE: Final = (
     "When something fails, one coded message leaves instead: it names keys, file names and line "

@@ -90,9 +90,6 @@ def comparison_page(
         Section(
             "federation",
             "Federation",
-            paragraphs=("Weights are of FedPref's run with the first seed.",)
-            if "weights" in tables
-            else (),
             tables=_pick(tables, "weights", "costs"),
         ),
         _leaves_section(tables),
@@ -166,6 +163,7 @@ def leaves_tables() -> dict[str, Table]:
             title=message.title,
             columns=(Column("field", "Field", CODE), Column("what", "What it is", TEXT)),
             rows=tuple((", ".join(field.names), field.what) for field in message.fields),
+            notes=message.notes,
         )
         for message in leaves.MESSAGES
     }
@@ -219,12 +217,7 @@ def _leaves_section(tables: Mapping[str, Table]) -> Section:
     return Section(
         "leaves",
         "What left each site",
-        paragraphs=(
-            leaves.NEVER,
-            f"The counts are: {', '.join(leaves.COUNTS)}.",
-            leaves.FAILURE,
-            leaves.LIMITS,
-        ),
+        paragraphs=(leaves.NEVER, leaves.FAILURE, leaves.LIMITS),
         tables=tuple(table for name, table in tables.items() if name.startswith("leaves-")),
     )
 

@@ -9,6 +9,7 @@ import math
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -109,7 +110,13 @@ def make_comparison(seeds: int = 3) -> Value:
         "run": "20260819-matched",
         "synthetic": True,
         "digest": "5f2c" * 16,
-        "config": {"rounds": 3, "lora.rank": 16, "training.beta": 0.1, "ontology": "", "flag": True},
+        "config": {
+            "rounds": 3,
+            "lora.rank": 16,
+            "training.beta": 0.1,
+            "ontology": "",
+            "flag": True,
+        },
         "seeds": SEEDS[:seeds],
         "rounds": 3,
         "selected_round": 3,
@@ -169,7 +176,9 @@ def make_audit() -> Value:
     """The JSON of `fedpref audit`, shortened to four labels."""
     rows = sum(SITES.values())
     overall = [
-        sum(n * shares[label] for n, shares in zip(SITES.values(), TABLE_7, strict=True)) / rows / 100
+        sum(n * shares[label] for n, shares in zip(SITES.values(), TABLE_7, strict=True))
+        / rows
+        / 100
         for label in range(4)
     ]
     cohort = {
@@ -298,14 +307,22 @@ def write_run(tmp_path: Path) -> Callable[[Value, Value], Path]:
     return write
 
 
+# The protocol's ends are the file descriptors 3 and 4; first both out of the way of 3 and 4.
+LAUNCH = """
+import fcntl, os, sys
+ends = [fcntl.fcntl(int(number), fcntl.F_DUPFD, 10) for number in sys.argv[1:3]]
+for end, number in zip(ends, (3, 4)):
+    os.dup2(end, number)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
+
+
 class Browser:
     """Headless Chromium, spoken to through a pipe in its DevTools protocol."""
 
     def __init__(self, program: str, folder: Path) -> None:
         to_browser, self._send = os.pipe()
         self._receive, from_browser = os.pipe()
-        # The protocol's ends are the file descriptors 3 and 4, which a shell can arrange.
-        command = f'exec "$0" "$@" 3<&{to_browser} 4>&{from_browser}'
         options = (
             "--headless=new",
             "--no-sandbox",
@@ -320,7 +337,7 @@ class Browser:
         )
         self._log = (folder.parent / "chromium.log").open("wb")
         self._process = subprocess.Popen(
-            ["/bin/sh", "-c", command, program, *options],
+            [sys.executable, "-c", LAUNCH, str(to_browser), str(from_browser), program, *options],
             pass_fds=(to_browser, from_browser),
             stdout=self._log,
             stderr=self._log,
