@@ -121,31 +121,28 @@ def print_audit(value: Mapping[str, Any], console: Console | None = None) -> Non
 
 
 def support_table(value: Mapping[str, Any]) -> Table:
-    """Return one row a site: reports, positive ones and pairs, of train and of dev."""
-    table = _table("Support")
+    """Return one row a site: its short name, reports, positive ones and pairs, train and dev."""
+    deployed = value["mode"] == "deployment"
+    table = _table("Support" if deployed else "Support (positive: with any disease)")
+    table.add_column("")
     table.add_column("site", overflow="fold")
-    keys = {
-        f"{split} {what}": f"{split}_{key}"
-        for split in ("train", "dev")
-        for what, key in (
-            ("reports", "reports"),
-            ("positive", "reports_positive"),
-            ("pairs", "pairs"),
-        )
-    }
-    if value["mode"] == "deployment":
-        keys = {title: key for title, key in keys.items() if not key.endswith("positive")}
-    for title in keys:
-        table.add_column(title, justify="right")
-    missing = "*" if value["mode"] == "deployment" else "–"
-    for row in value["support"]:
-        table.add_row(escape(row["site"]), *(_count(row[key], missing) for key in keys.values()))
+    keys = []
+    for split in ("train", "dev"):
+        columns = {split: "reports", "positive": "reports_positive", "pairs": "pairs"}
+        for title, key in columns.items():
+            if not (deployed and title == "positive"):
+                table.add_column(title, justify="right")
+                keys.append(f"{split}_{key}")
+    missing = "*" if deployed else "–"
+    for short, row in zip(_short(value), value["support"], strict=True):
+        cells = (_count(row[key], missing) for key in keys)
+        table.add_row(short, escape(row["site"]), *cells)
     table.add_section()
     totals = []
-    for key in keys.values():
+    for key in keys:
         known = [row[key] for row in value["support"] if row[key] is not None]
         totals.append(_count(sum(known) if known else None, missing))
-    table.add_row("all", *totals)
+    table.add_row("", "all", *totals)
     return table
 
 
@@ -179,19 +176,24 @@ def prevalence_table(value: Mapping[str, Any], cohort: Mapping[str, Any]) -> Tab
     """Return one row a label: its share of the cohort's rows at every site and at all."""
     table = _table(f"Prevalence (%), {_title(cohort)}")
     table.add_column("label")
-    sites = list(cohort["prevalence"])
-    for site in sites:
-        table.add_column(escape(site), justify="right", overflow="fold")
+    for short in _short(value):
+        table.add_column(short, justify="right")
     table.add_column("all", justify="right")
     missing = "*" if value["mode"] == "deployment" else "–"
     for number, label in enumerate(value["labels"]):
-        at_sites = [cohort["prevalence"][site] for site in sites]
+        # A site that handed over no such cohort withholds it.
+        at_sites = [cohort["prevalence"].get(site) for site in value["sites"]]
         shares = [None if shares is None else shares[number] for shares in at_sites]
         table.add_row(
             escape(label),
             *(_percent(share, missing) for share in (*shares, cohort["overall"][number])),
         )
     return table
+
+
+def _short(value: Mapping[str, Any]) -> list[str]:
+    """Return S0, S1, …: narrow, and the number is the simulated site's partition id."""
+    return [f"S{number}" for number in range(len(value["sites"]))]
 
 
 def _table(title: str) -> Table:
