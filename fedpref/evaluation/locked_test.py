@@ -30,6 +30,7 @@ from fedpref.task import Ignore, Projection, match_counts
 
 CENTRAL, FEDPREF = "central", "fedpref"
 DRAWS: Final = 10_000
+_AGAIN: Final = "restore the site directories and the prediction files as they were"
 
 # The counts of each report of one trained policy, by `Case.key`.
 PolicyCounts = Mapping[str, EvaluationCounts]
@@ -264,9 +265,6 @@ def _check(policy: str, cases: Sequence[Case], run: PolicyCounts) -> None:
             why="a prediction file was edited, or the annotations changed after the evaluation",
             fix=_AGAIN,
         )
-
-
-_AGAIN: Final = "restore the site directories and the prediction files as they were"
 
 
 def _target(counts: EvaluationCounts) -> tuple[int, int, int, int]:

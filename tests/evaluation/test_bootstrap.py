@@ -1,6 +1,8 @@
 """The paired cluster bootstrap: by hand, against a plain loop, and where it must refuse."""
 
+import importlib.util
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedpref.evaluation import bootstrap, micro_f1, paired_cluster_bootstrap
+from fedpref.evaluation import bootstrap, paired_cluster_bootstrap
 from fedpref.evaluation.bootstrap import counts_array, draw_weights, stratum_generator
 
 STATISTICS = ("client_mean", "worst_site", "global")
@@ -28,64 +30,27 @@ def cohort(
     return a, b, site, patient
 
 
-def plain_statistic(counts: Any, site: Any, rows: list[int], statistic: str) -> float:
-    """Mean over seeds of the statistic over the listed rows, in plain Python."""
-    values = []
-    for run in counts:
-        if statistic == "global":
-            value = micro_f1(*(int(sum(run[row][i] for row in rows)) for i in range(3)))
-            assert value is not None
-        else:
-            f1 = [
-                micro_f1(
-                    *(int(sum(run[row][i] for row in rows if site[row] == s)) for i in (0, 1, 2))
-                )
-                for s in sorted(set(site))
-            ]
-            known = [x for x in f1 if x is not None]
-            value = min(known) if statistic == "worst_site" else sum(known) / len(known)
-        values.append(value)
-    return sum(values) / len(values)
-
-
-def plain_bootstrap(
-    a: Any, b: Any, site: Any, patient: Any, statistic: str, draws: int, seed: int
-) -> list[float]:
-    """The same draws, patient by patient and report by report."""
-    strata = [None] if statistic == "global" else sorted(set(site))
-    clusters = [
-        sorted({p for p, s in zip(patient, site, strict=True) if name in (None, s)})
-        for name in strata
-    ]
-    weights = [
-        draw_weights(stratum_generator(seed, k), len(found), draws)
-        for k, found in enumerate(clusters)
-    ]
-    differences = []
-    for draw in range(draws):
-        rows: list[int] = []
-        for name, found, weight in zip(strata, clusters, weights, strict=True):
-            for which, person in enumerate(found):
-                own = [
-                    i for i in range(len(site)) if patient[i] == person and name in (None, site[i])
-                ]
-                rows += own * int(weight[draw][which])
-        differences.append(
-            plain_statistic(a, site, rows, statistic) - plain_statistic(b, site, rows, statistic)
-        )
-    return differences
+@pytest.fixture(scope="module")
+def plain() -> Any:
+    """benchmarks/bootstrap.py: the same draws in plain Python, report by report."""
+    path = Path(__file__).parents[2] / "benchmarks" / "bootstrap.py"
+    spec = importlib.util.spec_from_file_location("bootstrap_benchmark", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 @pytest.mark.parametrize("statistic", STATISTICS)
-def test_equals_a_plain_loop(statistic: Any) -> None:
+def test_equals_a_plain_loop(plain: Any, statistic: Any) -> None:
     a, b, site, patient = cohort(1, reports=40, sites=3)
     result = paired_cluster_bootstrap(a, b, site, patient, statistic=statistic, draws=200, seed=5)
-    loop = plain_bootstrap(a, b, site, patient, statistic, 200, 5)
+    strata = plain.loop_strata(site, patient, statistic)
+    loop = plain.loop_bootstrap(a, b, strata, statistic, 200, 5)
     low, high = np.percentile(loop, [2.5, 97.5])
-    everything = list(range(40))
-    effect = plain_statistic(a, site, everything, statistic) - plain_statistic(
-        b, site, everything, statistic
-    )
+    rows = [[row for person in people for row in person] for people in strata]
+    effect = plain.loop_value(a, rows, statistic) - plain.loop_value(b, rows, statistic)
     assert result.effect == pytest.approx(effect, abs=1e-12)
     assert (result.low, result.high) == pytest.approx((low, high), abs=1e-12)
     assert result.degenerate is None
