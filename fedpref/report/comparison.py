@@ -184,7 +184,8 @@ def effects_by_round_table(result: Comparison) -> Table:
             Column(key, contrast_title(contrast), POINTS),
             Column(key, "95 % interval", INTERVAL),
         ]
-    rows, strong = [], set[int]()
+    rows: list[tuple[object, ...]] = []
+    strong = set[int]()
     for round_ in range(result.rounds + 1):
         for statistic, title in STATISTIC_TITLES.items():
             found = [result.effect(c, round_, statistic) for c in result.contrasts]
@@ -208,15 +209,7 @@ def trajectory_table(result: Comparison) -> Table:
     """Return one row a round and arm (the shape of Table 8)."""
     names = ("client_mean", "worst_site", "preference_accuracy")
     titles = dict(_HEADLINE)
-    rows = [
-        (
-            _round(result, round_),
-            ARM_TITLES[arm],
-            *(spread(result.arms[arm].rounds[round_], n) for n in names),
-        )
-        for round_ in range(result.rounds + 1)
-        for arm in result.arm_names
-    ]
+    numbered = [(n, arm) for n in range(result.rounds + 1) for arm in result.arm_names]
     return Table(
         name="trajectories",
         title="Scores by round",
@@ -226,8 +219,17 @@ def trajectory_table(result: Comparison) -> Table:
             Column("system", "System", TEXT),
             *(Column(name, titles[name], SPREAD) for name in names),
         ),
-        rows=tuple(rows),
-        strong=frozenset(n for n, row in enumerate(rows) if row[0].selected),
+        rows=tuple(
+            (
+                _round(result, number),
+                ARM_TITLES[arm],
+                *(spread(result.arms[arm].rounds[number], name) for name in names),
+            )
+            for number, arm in numbered
+        ),
+        strong=frozenset(
+            row for row, (number, _) in enumerate(numbered) if number == result.selected_round
+        ),
     )
 
 

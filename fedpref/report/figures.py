@@ -45,7 +45,7 @@ STYLES: Final[dict[ArmName, Style]] = {
 _GREY: Final = "#595959"
 _PANEL: Final = (4.3, 3.3)
 _LONGEST_NAME: Final = 18
-_SETTINGS: Final[dict[str, Any]] = {
+_SETTINGS: Final[dict[Any, Any]] = {
     "svg.fonttype": "none",
     # Drawn as given: "$" in a site's name is no formula.
     "text.parse_math": False,

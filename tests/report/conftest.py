@@ -282,6 +282,36 @@ def comparison() -> Value:
     return make_comparison()
 
 
+@pytest.fixture(name="make_comparison")
+def comparison_maker() -> Callable[..., Value]:
+    return make_comparison
+
+
+@pytest.fixture
+def run_files() -> tuple[Value, Value]:
+    return make_run()
+
+
+@pytest.fixture(scope="session")
+def samples() -> Callable[[Path], tuple[Path, Path]]:
+    """Write a comparison and a run, with long names and words for intervals, into two folders."""
+
+    def write(folder: Path) -> tuple[Path, Path]:
+        value = make_comparison()
+        for row in value["effects"][::5]:
+            row |= {"low": None, "high": None, "degenerate": "all draws are equal"}
+        text = json.dumps(value).replace("site-4", "hospital-" + "with-a-name-without-spaces" * 2)
+        paths = folder / "comparison", folder / "run"
+        for path in paths:
+            path.mkdir()
+        (paths[0] / "comparison.json").write_text(text, encoding="utf-8")
+        for name, part in zip(("summary", "config"), make_run(), strict=True):
+            (paths[1] / f"{name}.json").write_text(json.dumps(part), encoding="utf-8")
+        return paths
+
+    return write
+
+
 @pytest.fixture
 def write_comparison(tmp_path: Path) -> Callable[[Value], Path]:
     """Write a comparison.json into a new folder and return it."""
