@@ -33,7 +33,7 @@ GeneratorFor = Callable[[Floats], np.random.Generator]
 
 # Expected number of draws, of all that are sent, that may cover too few patients.
 _TOLERATED: Final = 0.01
-# Patients for each column of the totals; see `fewest_patients`.
+# Patients for each independent column of the totals; see `fewest_patients`.
 _PATIENTS_PER_COLUMN: Final = 2
 # Up to here floats hold every whole number.
 _LARGEST: Final = 2**53
@@ -90,12 +90,15 @@ def fewest_patients(min_cell_size: int, *, draws: int, seeds: int) -> int:
     Two things would give patients away although the draws are secret. A draw of few patients: of
     five patients, some of 10,000 draws are one of them five times. So draws that cover fewer than
     `min_cell_size` different patients must be improbable; there are C(n, m−1)·((m−1)/n)^n at most.
-    And many columns (tp, fp, fn of two arms and each seed): the weights of different patients are
-    nearly independent, and as many columns as patients can be separated into them without knowing
-    the draws (independent component analysis; a test does it). So there must be twice as many
-    patients as columns.
+
+    And many columns: the weights of different patients are nearly independent, and as many columns
+    as patients can be separated into them without knowing the draws (independent component
+    analysis; a test does it). Independent columns are tp and fp of two arms and each seed, and the
+    findings annotated, tp + fn, which are the same everywhere. There must be twice as many
+    patients: then the same analysis found nobody's weights (no correlation above 0.9), which is a
+    measurement and no proof.
     """
-    columns = 2 * seeds * 3
+    columns = 4 * seeds + 1
     patients = max(min_cell_size, _PATIENTS_PER_COLUMN * columns)
     few = min_cell_size - 1
     while few and draws * _share_of_few(few, patients) > _TOLERATED:
@@ -116,7 +119,8 @@ def site_totals(
 
     Counts are (seeds, reports, 3) tp, fp, fn of the same reports in the same order, `patient` is
     (reports,). `generator` is the site's `SiteSecret.generator`. Every draw weighs both arms and
-    all seeds alike. Raises ValueError for shapes or values that cannot be.
+    all seeds alike. Raises ValueError for shapes or values that cannot be, such as arms that were
+    counted against other annotations.
     """
     both = paired_counts(counts_a, counts_b)
     patients = np.asarray(patient)
@@ -124,6 +128,9 @@ def site_totals(
         raise ValueError(f"patient {patients.shape} does not name {both.shape[2]} reports")
     if draws < 1:
         raise ValueError("at least one draw is needed")
+    annotated = both[..., 0] + both[..., 2]
+    if (annotated != annotated[:1, :1]).any():
+        raise ValueError("tp + fn of a report differs between arms or seeds: other annotations")
     fewest = fewest_patients(min_cell_size, draws=draws, seeds=both.shape[1])
     (clusters,) = cluster_counts(both, None, patients)
     if len(clusters) < fewest:
