@@ -273,35 +273,33 @@ def _picture(
     panels: Sequence[Callable[["Axes"], None]],
     size: tuple[float, float],
 ) -> Picture:
+    single = [_render([draw], size, f"{name}-{n}", "svg") for n, draw in enumerate(panels)]
+    svg, png = _render(panels, size, name, "svg", "png")
     return Picture(
-        name,
-        title,
-        description,
-        caption,
-        tuple(
-            _render([draw], size, "svg", f"{name}-{n}").decode() for n, draw in enumerate(panels)
-        ),
-        _render(panels, size, "svg", name),
-        _render(panels, size, "png", name),
+        name, title, description, caption, tuple(part.decode() for (part,) in single), svg, png
     )
 
 
 def _render(
-    panels: Sequence[Callable[["Axes"], None]], size: tuple[float, float], form: str, salt: str
-) -> bytes:
+    panels: Sequence[Callable[["Axes"], None]], size: tuple[float, float], salt: str, *forms: str
+) -> list[bytes]:
+    """Return the panels side by side in each of the forms."""
+    files = []
     with _settings(salt) as figure_class:
         figure = figure_class(figsize=(size[0] * len(panels), size[1]))
-        for axes, draw in zip(
-            figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True
-        ):
+        row = figure.subplots(1, len(panels), squeeze=False)[0]
+        for axes, draw in zip(row, panels, strict=True):
             draw(axes)
-        out = io.BytesIO()
-        # Neither a date nor matplotlib's version: the file depends on what it shows.
-        none: Mapping[str, Any] = (
-            {"Date": None, "Creator": None} if form == "svg" else {"Software": None}
-        )
-        figure.savefig(out, format=form, dpi=200, metadata=none)
-        return out.getvalue()
+        for form in forms:
+            out = io.BytesIO()
+            # Neither a date nor matplotlib's version: the file depends on what it shows.
+            none: Mapping[str, Any] = (
+                {"Date": None, "Creator": None} if form == "svg" else {"Software": None}
+            )
+            figure.savefig(out, format=form, dpi=200, metadata=none)
+            figure.set_layout_engine("none")  # it stands; another time would take as long
+            files.append(out.getvalue())
+    return files
 
 
 @contextmanager

@@ -18,6 +18,8 @@ from typing import Any
 
 import pytest
 
+from fedpref.report import write_report
+
 Value = dict[str, Any]
 
 SEEDS = [20260713, 20260714, 20260715]
@@ -292,24 +294,30 @@ def run_files() -> tuple[Value, Value]:
     return make_run()
 
 
+EVIL = "<script>alert(1)</script>\"'&<b>$x$"
+
+
 @pytest.fixture(scope="session")
-def samples() -> Callable[[Path], tuple[Path, Path]]:
-    """Write a comparison and a run, with long names and words for intervals, into two folders."""
+def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The folders of a comparison and of a run with their reports, for tests that only read them.
 
-    def write(folder: Path) -> tuple[Path, Path]:
-        value = make_comparison()
-        for row in value["effects"][::5]:
-            row |= {"low": None, "high": None, "degenerate": "all draws are equal"}
-        text = json.dumps(value).replace("site-4", "hospital-" + "with-a-name-without-spaces" * 2)
-        paths = folder / "comparison", folder / "run"
-        for path in paths:
-            path.mkdir()
-        (paths[0] / "comparison.json").write_text(text, encoding="utf-8")
-        for name, part in zip(("summary", "config"), make_run(), strict=True):
-            (paths[1] / f"{name}.json").write_text(json.dumps(part), encoding="utf-8")
-        return paths
-
-    return write
+    Two sites have an odd name and a long one, and some effects have words instead of an interval.
+    """
+    value = make_comparison()
+    for row in value["effects"][::5]:
+        row |= {"low": None, "high": None, "degenerate": "all draws are equal"}
+    text = json.dumps(value).replace("site-4", "hospital-" + "with-a-name-without-spaces" * 2)
+    text = text.replace('"site-3"', json.dumps(EVIL))
+    folder = tmp_path_factory.mktemp("written")
+    paths = {"comparison": folder / "comparison", "run": folder / "run"}
+    for path in paths.values():
+        path.mkdir()
+    (paths["comparison"] / "comparison.json").write_text(text, encoding="utf-8")
+    for name, part in zip(("summary", "config"), make_run(), strict=True):
+        (paths["run"] / f"{name}.json").write_text(json.dumps(part), encoding="utf-8")
+    for path in paths.values():
+        write_report(path)
+    return paths
 
 
 @pytest.fixture

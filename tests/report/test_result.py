@@ -32,7 +32,7 @@ def test_an_incomplete_comparison_is_refused(
     comparison.pop("complete")
     if complete is not None:
         comparison["complete"] = complete
-    with pytest.raises(RoundError, match="not complete. resume it: fedpref compare"):
+    with pytest.raises(RoundError, match=r"not complete\. resume it: fedpref compare"):
         load_result(write_comparison(comparison))
 
 

@@ -1,12 +1,13 @@
 """The folder that a report leaves, and the page in it."""
 
-import importlib.util
 import json
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from html.parser import HTMLParser
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,9 @@ from typer.testing import CliRunner
 from fedpref.cli.report import report
 from fedpref.errors import ConfigError
 from fedpref.report import write_report
+from fedpref.report.comparison import comparison_tables
+from fedpref.report.page import comparison_page, leaves_tables, render
+from fedpref.report.result import Comparison
 
 pytest.importorskip("matplotlib")
 pytest.importorskip("jinja2")
@@ -52,30 +56,42 @@ class Page(HTMLParser):
         self.texts.append(data)
 
 
+def rendered(value: Value) -> str:
+    """The page of a comparison without its figures."""
+    result = Comparison.model_validate_json(json.dumps(value))
+    return render(comparison_page(result, comparison_tables(result) | leaves_tables(), {}))
+
+
 def page_of(folder: Path) -> tuple[str, Page]:
     html = (folder / "report" / "report.html").read_text(encoding="utf-8")
     return html, Page(html)
 
 
-def test_all_forms_are_written(comparison: Value, write_comparison: Write) -> None:
-    folder = write_comparison(comparison)
+def test_all_forms_are_written(run_files: tuple[Value, Value], write_run: WriteRun) -> None:
+    folder = write_run(*run_files)
     files = write_report(folder)
     assert files[0] == folder / "report" / "report.html"
     assert all(path.is_file() for path in files)
     assert {path for path in (folder / "report").rglob("*") if path.is_file()} == set(files)
     names = {str(path.relative_to(folder / "report")) for path in files}
-    for stem in ("tables/headline", "tables/effects", "tables/sites", "tables/audit-divergence"):
+    for stem in ("rounds", "sites", "weights", "costs", "configuration", "leaves-training"):
+        assert {f"tables/{stem}.csv", f"tables/{stem}.md"} <= names
+    assert {"figures/rounds.png", "figures/rounds.svg"} <= names
+
+
+def test_a_comparison_has_its_tables_and_figures(written: dict[str, Path]) -> None:
+    names = {path.name for path in (written["comparison"] / "report").rglob("*.*")}
+    for stem in ("headline", "effects", "effects-by-round", "sites", "audit-divergence", "runs"):
         assert {f"{stem}.csv", f"{stem}.md"} <= names
-    assert {
-        f"figures/{n}.{e}" for n in ("trajectories", "site-effects") for e in ("png", "svg")
-    } <= (names)
+    for stem in ("trajectories", "site-effects"):
+        assert {f"{stem}.png", f"{stem}.svg"} <= names
 
 
 def test_equal_input_gives_equal_bytes_and_nothing_else_is_left(
-    comparison: Value, write_comparison: Write
+    written: dict[str, Path], tmp_path: Path
 ) -> None:
-    folder = write_comparison(comparison)
-    before = {path: path.read_bytes() for path in write_report(folder)}
+    folder = shutil.copytree(written["comparison"], tmp_path / "copy")
+    before = {path: path.read_bytes() for path in (folder / "report").rglob("*.*")}
     (folder / "report" / "stray.txt").write_text("of an earlier version")
     assert {path: path.read_bytes() for path in write_report(folder)} == before
     assert sorted(path.name for path in folder.iterdir()) == ["comparison.json", "report"]
@@ -83,10 +99,10 @@ def test_equal_input_gives_equal_bytes_and_nothing_else_is_left(
 
 
 def test_a_report_that_fails_leaves_the_earlier_one(
-    comparison: Value, write_comparison: Write, monkeypatch: pytest.MonkeyPatch
+    written: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = write_comparison(comparison)
-    page = write_report(folder)[0].read_bytes()
+    folder = shutil.copytree(written["run"], tmp_path / "copy")
+    page = (folder / "report" / "report.html").read_bytes()
 
     def broken(*_: object) -> str:
         raise OSError("disk full")
@@ -95,15 +111,15 @@ def test_a_report_that_fails_leaves_the_earlier_one(
     with pytest.raises(OSError, match="disk full"):
         write_report(folder)
     assert (folder / "report" / "report.html").read_bytes() == page
-    assert sorted(path.name for path in folder.iterdir()) == ["comparison.json", "report"]
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "config.json",
+        "report",
+        "summary.json",
+    ]
 
 
-def test_the_page_needs_nothing_and_runs_nothing(
-    comparison: Value, write_comparison: Write
-) -> None:
-    folder = write_comparison(comparison)
-    write_report(folder)
-    html, page = page_of(folder)
+def test_the_page_needs_nothing_and_runs_nothing(written: dict[str, Path]) -> None:
+    html, page = page_of(written["comparison"])
     assert not {"script", "iframe", "object", "embed", "img"} & set(page.tags)
     assert all(address.startswith(("#", "data:")) for address in page.addresses)
     assert "url(http" not in html
@@ -111,25 +127,21 @@ def test_the_page_needs_nothing_and_runs_nothing(
     assert len(page.ids) == len(set(page.ids))
     targets = {address[1:] for address in page.addresses if address.startswith("#")}
     assert targets <= set(page.ids)
-    assert {name for name in re.findall(r"url\(#(.*?)\)", html)} <= set(page.ids)
+    assert set(re.findall(r"url\(#(.*?)\)", html)) <= set(page.ids)
 
 
 def test_the_banner_is_there_if_and_only_if_the_data_are_synthetic(
-    comparison: Value, write_comparison: Write
+    comparison: Value,
 ) -> None:
     for synthetic in (True, False):
-        folder = write_comparison({**comparison, "synthetic": synthetic})
-        write_report(folder)
-        assert ("Synthetic data." in "".join(page_of(folder)[1].texts)) is synthetic
+        html = rendered({**comparison, "synthetic": synthetic})
+        assert ("Synthetic data." in "".join(Page(html).texts)) is synthetic
 
 
-def test_the_page_holds_every_table_digest_and_seed(
-    comparison: Value, write_comparison: Write
-) -> None:
-    folder = write_comparison(comparison)
-    files = write_report(folder)
-    text = "".join(page_of(folder)[1].texts)
-    assert comparison["digest"] in text
+def test_the_page_holds_every_table_digest_and_seed(written: dict[str, Path]) -> None:
+    files = sorted((written["comparison"] / "report").rglob("*.*"))
+    text = "".join(page_of(written["comparison"])[1].texts)
+    assert "5f2c" * 16 in text
     assert "20260713, 20260714, 20260715" in text
     assert "69.11 ± 0.17" in text
     titles = {p.read_text(encoding="utf-8").splitlines()[0][4:] for p in files if p.suffix == ".md"}
@@ -140,41 +152,38 @@ def test_the_page_holds_every_table_digest_and_seed(
 EVIL = "<script>alert(1)</script>\"'&<b>"
 
 
-def test_names_of_sites_and_all_other_texts_are_escaped(
-    comparison: Value, write_comparison: Write
-) -> None:
-    text = json.dumps(comparison)
-    for word in ("site-4", "20260819-matched", "all draws are equal", "runs/local-20260713"):
-        text = text.replace(f'"{word}"', json.dumps(EVIL))
-    value = json.loads(text)
-    value["config"][EVIL] = EVIL
-    value["versions"][EVIL] = EVIL
-    value["digest"] = EVIL
-    value["effects"][0] |= {"low": None, "high": None, "degenerate": EVIL}
-    folder = write_comparison(value)
-    write_report(folder)
-    html, page = page_of(folder)
+def test_a_sites_name_is_escaped(written: dict[str, Path]) -> None:
+    html, page = page_of(written["comparison"])
     assert "<script" not in html
     assert "script" not in page.tags
     assert page.tags.count("b") == 5  # of the heading's facts, and no other
-    assert EVIL in "".join(page.texts)
+    assert page.texts.count(EVIL + "$x$") > 3
+    markdown = (written["comparison"] / "report" / "tables" / "sites.md").read_text("utf-8")
+    assert "<script" not in markdown
 
 
-def test_a_degenerate_interval_is_words_everywhere(
-    comparison: Value, write_comparison: Write
-) -> None:
+def test_all_other_texts_are_escaped(comparison: Value) -> None:
+    comparison["config"][EVIL] = comparison["versions"][EVIL] = EVIL
+    comparison["digest"] = comparison["run"] = comparison["runs"][0]["path"] = EVIL
+    comparison["effects"][0] |= {"low": None, "high": None, "degenerate": EVIL}
+    comparison["audit"]["labels"][0] = EVIL
+    html = rendered(comparison)
+    page = Page(html)
+    assert "<script" not in html
+    assert "script" not in page.tags
+    assert page.tags.count("b") == 5
+    assert page.texts.count(EVIL) >= 7
+
+
+def test_a_degenerate_interval_is_words_everywhere(comparison: Value) -> None:
     for row in comparison["effects"]:
         row |= {"effect": 0.0, "low": None, "high": None, "degenerate": "all draws are equal"}
-    for entries in comparison["trajectory_intervals"].values():
-        entries[1:] = [None, {"client_mean": None, "worst_site": None}, None]
-    folder = write_comparison(comparison)
-    files = write_report(folder)
-    for path in files:
-        if path.suffix in (".html", ".md"):
-            content = path.read_text(encoding="utf-8")
-            assert "0.00 to 0.00" not in content
-            assert "[0" not in content
-    assert "no interval: all draws are equal" in page_of(folder)[0]
+    result = Comparison.model_validate_json(json.dumps(comparison))
+    shown = [table.to_markdown() for table in comparison_tables(result).values()]
+    for content in (rendered(comparison), *shown):
+        assert "0.00 to 0.00" not in content
+        assert "[0" not in content
+    assert rendered(comparison).count("no interval: all draws are equal") > 20
 
 
 def test_the_smallest_comparison(comparison: Value, write_comparison: Write) -> None:
@@ -224,8 +233,10 @@ def test_a_run_shows_rounds_sites_weights_bytes_and_who_was_left_out(
     assert "c0ff" * 16 in text
 
 
-def test_the_command_prints_the_page_or_json(comparison: Value, write_comparison: Write) -> None:
-    folder = write_comparison(comparison)
+def test_the_command_prints_the_page_or_json(
+    run_files: tuple[Value, Value], write_run: WriteRun
+) -> None:
+    folder = write_run(*run_files)
     shown = CliRunner().invoke(app, [str(folder)])
     assert shown.exit_code == 0, shown.output
     assert shown.stdout.splitlines()[-1] == str(folder / "report" / "report.html")
@@ -237,20 +248,16 @@ def test_the_command_prints_the_page_or_json(comparison: Value, write_comparison
 def test_without_the_libraries_the_command_says_what_to_install(
     comparison: Value, write_comparison: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = importlib.util.find_spec
     monkeypatch.setattr(
         "fedpref.report.write.find_spec",
-        lambda name: None if name == "matplotlib" else found(name),
+        lambda name: None if name == "matplotlib" else find_spec(name),
     )
     with pytest.raises(ConfigError, match=r"matplotlib not found.*pip install 'fedpref\[report\]'"):
         write_report(write_comparison(comparison))
 
 
 def test_importing_needs_neither_library() -> None:
-    code = (
-        "import sys, fedpref.report, fedpref.cli.report;"
-        "print(sorted({'matplotlib', 'jinja2'} & set(sys.modules)))"
-    )
+    code = "import sys, fedpref.report;print(sorted({'matplotlib', 'jinja2'} & set(sys.modules)))"
     result = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
