@@ -20,7 +20,8 @@ ArmName = Literal["central", "fedpref", "local"]
 ARMS: Final[tuple[ArmName, ...]] = ("central", "fedpref", "local")
 Statistic = Literal["client_mean", "worst_site", "global"]
 Count = Annotated[int, Field(ge=0)]
-Share = Annotated[float, Field(ge=0, le=1)]
+# A mean of shares may be above 1 by a rounding error.
+Share = Annotated[float, Field(ge=0, le=1 + 1e-9)]
 Interval = tuple[float, float]
 
 
@@ -117,7 +118,7 @@ class ArmIntervals(Part):
 class Support(Part):
     """What one site brings: retained pairs, dev reports, dev pairs."""
 
-    pairs: Count
+    pairs: Count | None
     dev_reports: Count | None = None
     dev_pairs: Count | None = None
 
