@@ -9,7 +9,22 @@ import sys
 import typer
 from rich.console import Console
 
-from fedpref.cli import compare, data, pairs, partition, project, run, score, site, summary, teach
+from fedpref.cli import (
+    audit,
+    compare,
+    contrast,
+    data,
+    locked_test,
+    pairs,
+    partition,
+    project,
+    report,
+    run,
+    score,
+    site,
+    summary,
+    teach,
+)
 from fedpref.errors import FedPrefError
 
 app = typer.Typer(
@@ -20,15 +35,20 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 
+# In the order of work, as `fedpref --help` lists them.
 app.command("demo")(compare.demo)
-app.command("compare")(compare.compare)
-app.command("run")(run.run)
-app.command("summary")(summary.summary)
 app.add_typer(data.app, name="data")
 app.add_typer(site.app, name="site")
 app.command("partition")(partition.partition)
 app.command("teach")(teach.teach)
 app.command("pairs")(pairs.pairs)
+app.command("audit")(audit.audit)
+app.command("contrast")(contrast.contrast)
+app.command("run")(run.run)
+app.command("summary")(summary.summary)
+app.command("compare")(compare.compare)
+app.command("report")(report.report)
+app.command("test")(locked_test.locked_test)
 app.command("project")(project.project)
 app.command("score")(score.score)
 

@@ -11,15 +11,20 @@ from rich.markup import escape
 from rich.table import Table
 
 from fedpref.cli.run import fedpref_home, merged_settings, simulation
-from fedpref.cli.summary import percent, print_rounds, read_summary
+from fedpref.cli.summary import print_rounds, read_summary
 from fedpref.config import RunConfig, load_config
 from fedpref.errors import ConfigError
+from fedpref.evaluation.noniid import simulated_audit
+from fedpref.evaluation.site_cohorts import label_names, read_cohorts
 from fedpref.experiment.collect import collect
 from fedpref.experiment.lanes import run_jobs
 from fedpref.experiment.plan import ARMS, Experiment, experiment_id, open_experiment
 from fedpref.experiment.results import compare_arms
 from fedpref.files import atomic_write
 from fedpref.launch import Scalar
+from fedpref.report import write_report
+from fedpref.report.comparison import ARM_TITLES
+from fedpref.report.text import percent, points
 
 SEEDS = "20260713,20260714,20260715"
 COMPARISON_FILE = "comparison.json"
@@ -129,6 +134,7 @@ def run_comparison(
     notes.print("Comparing …")
     comparison = _comparison(experiment)
     atomic_write(folder / COMPARISON_FILE, json.dumps(comparison, indent=1) + "\n")
+    page = write_report(folder)[0]
     if as_json:
         typer.echo(json.dumps(comparison, ensure_ascii=False))
         return
@@ -136,8 +142,8 @@ def run_comparison(
     console.print()
     print_rounds(read_summary(first.run_dir), heading=f"FedPref, seed {first.seed}")
     print_comparison(comparison)
-    console.print("Comparison:")
-    typer.echo(str(folder))
+    # Paths on lines of their own, so that a narrow terminal does not break them.
+    typer.echo(f"Run directory:\n{folder}\nReport, for a browser:\n{page}")
 
 
 def _comparison(experiment: Experiment) -> dict[str, Any]:
@@ -164,6 +170,11 @@ def _comparison(experiment: Experiment) -> dict[str, Any]:
             for name, entry in last.items()
         },
         **compare_arms(results),
+        "audit": simulated_audit(
+            label_names(experiment.sites[0].ontology),
+            read_cohorts(experiment.sites),
+            synthetic=summary["synthetic"],
+        ).to_dict(),
         "runs": [
             {
                 "arm": job.arm,
@@ -198,7 +209,7 @@ def print_comparison(comparison: Mapping[str, Any]) -> None:
         table.add_column(column, justify="right")
     for arm, result in comparison["arms"].items():
         row = result["rounds"][selected]
-        table.add_row(_NAMES[arm], *(percent(row[key]) for key in columns.values()))
+        table.add_row(ARM_TITLES[arm], *(percent(row[key]) for key in columns.values()))
     console.print(table)
     effects = Table(
         title="Effects in points of loc+dis F1, paired 95 % interval (patients within sites)",
@@ -214,23 +225,20 @@ def print_comparison(comparison: Mapping[str, Any]) -> None:
     }
     for a, b in dict.fromkeys((a, b) for a, b, _ in cells):
         effects.add_row(
-            f"{_NAMES[a]} − {_NAMES[b]}",
+            f"{ARM_TITLES[a]} − {ARM_TITLES[b]}",
             *(effect_text(cells[a, b, s]) for s in ("client_mean", "worst_site")),
         )
     console.print(effects)
 
 
-_NAMES = {"fedpref": "FedPref", "local": "Local", "central": "Central"}
-
-
 def effect_text(effect: Mapping[str, Any]) -> str:
     """Return an effect in points with its interval, or with the reason why there is none."""
+    point = points(effect["effect"])
     if effect["effect"] is None:
-        return "no data"
-    point = f"{100 * effect['effect']:+.2f}"
+        return point
     if effect["degenerate"]:
         return f"{point} (no interval: {effect['degenerate']})"
-    return f"{point} ({100 * effect['low']:+.2f} … {100 * effect['high']:+.2f})"
+    return f"{point} ({points(effect['low'])} … {points(effect['high'])})"
 
 
 def _seeds(text: str) -> list[int]:

@@ -12,6 +12,7 @@ from fedpref.cli.summary import print_summary
 from fedpref.config import RunConfig, load_config
 from fedpref.errors import ConfigError
 from fedpref.launch import LocalFlower, Scalar
+from fedpref.report import write_report
 
 console = Console(highlight=False)
 
@@ -67,7 +68,10 @@ def simulate(
             on_progress=lambda line: notes.print(line, markup=False),
             on_log=lambda line: notes.print(line, markup=False, style="dim") if verbose else None,
         )
+    page = write_report(run_dir)[0]
     print_summary(run_dir, as_json=as_json)
+    if not as_json:
+        typer.echo(f"Report, for a browser:\n{page}")
 
 
 def fedpref_home() -> Path:

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedpref.errors import RoundError
+from fedpref.report.text import percent
 
 Record = Mapping[str, Any]
 
@@ -127,8 +128,3 @@ def sites_table(rounds: Sequence[Record]) -> Table:
 
 def _ordered(pairs: set[Any], entries: Sequence[Record]) -> list[Any]:
     return [next(iter(pairs))] if len(pairs) == 1 else [entry.get("pairs") for entry in entries]
-
-
-def percent(value: float | None) -> str:
-    """Return a share as percent with two digits; "no data" for null."""
-    return "no data" if value is None else f"{100 * value:.2f}"

@@ -1,14 +1,11 @@
 """Trains the tiny base model of the demo from scratch on freshly generated reports.
 
-    python -m fedpref.demo.pretrain --steps 3701 --seed 1 --output fedpref/demo/model
+    python -m fedpref.demo.pretrain --output fedpref/demo/model
 
-The model is a Qwen3 of about two million parameters. It learns to read synthetic reports and to
-answer in the task's form: single findings first, then whole reports, then under labelling habits
-that it cannot see (see `habits`), so that it ends able to read but without the sites' convention.
-The last weights are saved as bfloat16; TRAINING.json beside them records how they came about.
-
-The shipped weights are of a run that its clock ended (`--minutes 26`, after 3701 steps), so this
-command repeats its recipe and not its bits; a run that `--steps` ends repeats itself.
+The model is a Qwen3 of about two million parameters. First it learns to read: single findings,
+then whole reports, answered exactly. Then it learns to answer under labelling habits that it
+cannot see (see `habits`), so that it ends able to read but with another convention than the
+sites'. The weights are saved as bfloat16; TRAINING.json beside them records how they came about.
 """
 
 import argparse
@@ -16,6 +13,7 @@ import json
 import logging
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -29,7 +27,7 @@ from fedpref.demo.generate import SyntheticReport, render, sample_report, sample
 from fedpref.demo.habits import EXACT, EXACT_RATE, HABIT_RATES, answer, sample_habits
 from fedpref.demo.tokenizer import MAX_LENGTH, train_tokenizer
 from fedpref.files import atomic_dir, atomic_write
-from fedpref.task import match_counts, messages, project, prompt_digest
+from fedpref.task import Structure, match_counts, messages, project, prompt_digest
 
 logger = logging.getLogger(__name__)
 
@@ -37,11 +35,12 @@ VOCABULARY: Final = 2048
 TOKENIZER_REPORTS: Final = 8000
 BATCH: Final = 16
 POOL: Final = 40  # batches that are drawn together, so that each holds reports of like length
-PEAK_RATE: Final = 3e-3
+READING_STEPS: Final = 6000
+READING_RATE: Final = 3e-3
+SIMPLE_UNTIL: Final = 0.10  # share of the reading steps in which a report has one finding at most
+HABIT_STEPS: Final = 600
+HABIT_RATE: Final = 1e-3
 WARM_UP_STEPS: Final = 100
-# Reading comes first: short reports with one finding, then whole ones, then the habits.
-SIMPLE_UNTIL: Final = 0.15
-EXACT_UNTIL: Final = 0.75
 LAST_RATE_SHARE: Final = 0.02
 WEIGHT_DECAY: Final = 0.01
 BETAS: Final = (0.9, 0.98)
@@ -89,30 +88,47 @@ def prompt_text(tokenizer: PreTrainedTokenizerFast, text: str) -> str:
     return str(rendered)
 
 
-def sample_example(
-    rng: np.random.Generator, tokenizer: PreTrainedTokenizerFast, progress: float
-) -> Example:
-    """Return a fresh report and its answer, as they are at this point of the training."""
+# Draws a report and its answer, as they are at this point (0–1) of a phase of the training.
+Sampler = Callable[[np.random.Generator, float], tuple[SyntheticReport, Structure]]
+
+
+def to_read(rng: np.random.Generator, progress: float) -> tuple[SyntheticReport, Structure]:
+    """Return a fresh report with its exact answer; in the beginning a short one."""
     style = sample_style(rng)
-    if progress < SIMPLE_UNTIL:
+    if progress >= SIMPLE_UNTIL:
+        report = sample_report(rng, style)
+    else:
         style = replace(style, denials_mean=0.4, priors_mean=0.2, distractors_mean=0.2, history=0.0)
         report = render(sample_case(rng)[:1], style, rng)
-    else:
-        report = sample_report(rng, style)
-    habits = EXACT if progress < EXACT_UNTIL else sample_habits(rng)
-    written = answer(report, habits).to_json()
-    return Example(
-        tokenizer(prompt_text(tokenizer, report.text), add_special_tokens=False)["input_ids"],
-        tokenizer(f"{written}{tokenizer.eos_token}\n", add_special_tokens=False)["input_ids"],
-    )
+    return report, answer(report, EXACT)
+
+
+def under_habits(rng: np.random.Generator, progress: float) -> tuple[SyntheticReport, Structure]:
+    """Return a fresh report and the answer of somebody with habits."""
+    report = sample_report(rng, sample_style(rng))
+    return report, answer(report, sample_habits(rng))
 
 
 def pooled_batches(
-    rng: np.random.Generator, tokenizer: PreTrainedTokenizerFast, progress: float
+    rng: np.random.Generator,
+    tokenizer: PreTrainedTokenizerFast,
+    sample: Sampler,
+    progress: float,
 ) -> list[list[Example]]:
     """Return `POOL` batches of fresh examples in random order, like lengths together."""
-    pool = sorted((sample_example(rng, tokenizer, progress) for _ in range(BATCH * POOL)), key=len)
+    drawn = (sample(rng, progress) for _ in range(BATCH * POOL))
+    pool = sorted((_example(tokenizer, *pair) for pair in drawn), key=len)
     return [pool[index * BATCH : (index + 1) * BATCH] for index in rng.permutation(POOL)]
+
+
+def _example(
+    tokenizer: PreTrainedTokenizerFast, report: SyntheticReport, written: Structure
+) -> Example:
+    response = f"{written.to_json()}{tokenizer.eos_token}\n"
+    return Example(
+        tokenizer(prompt_text(tokenizer, report.text), add_special_tokens=False)["input_ids"],
+        tokenizer(response, add_special_tokens=False)["input_ids"],
+    )
 
 
 def tensors(batch: list[Example], padding: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -138,49 +154,42 @@ def train(
     model: Qwen3ForCausalLM,
     tokenizer: PreTrainedTokenizerFast,
     rng: np.random.Generator,
+    sample: Sampler,
     *,
     steps: int,
-    minutes: float,
+    peak_rate: float,
 ) -> dict[str, Any]:
-    """Train in place and return counts of steps, examples, tokens and the loss at the end.
-
-    The rate falls to its end after `steps`, or earlier after `minutes`; only a run that is not cut
-    short by the clock gives the same weights again.
-    """
+    """Train in place and return counts of steps, examples, tokens and the loss at the end."""
     optimizer = torch.optim.AdamW(
-        model.parameters(), lr=PEAK_RATE, betas=BETAS, weight_decay=WEIGHT_DECAY
+        model.parameters(), lr=peak_rate, betas=BETAS, weight_decay=WEIGHT_DECAY
     )
     model.train()
-    started, step, tokens, recent = time.monotonic(), 0, 0, 0.0
+    started, tokens, recent = time.monotonic(), 0, 0.0
     waiting: list[list[Example]] = []
-    while (progress := _progress(step, steps, started, minutes)) < 1:
+    for step in range(1, steps + 1):
+        progress = (step - 1) / steps
         for group in optimizer.param_groups:
-            group["lr"] = PEAK_RATE * min(1.0, (step + 1) / WARM_UP_STEPS) * _decay(progress)
+            group["lr"] = peak_rate * min(1.0, step / WARM_UP_STEPS) * _decay(progress)
         if not waiting:
-            waiting = pooled_batches(rng, tokenizer, progress)
+            waiting = pooled_batches(rng, tokenizer, sample, progress)
         ids, labels = tensors(waiting.pop(), int(tokenizer.pad_token_id))
         loss = response_loss(model, ids, labels)
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), LARGEST_GRADIENT)
         optimizer.step()
-        step, tokens = step + 1, tokens + ids.numel()
+        tokens += ids.numel()
         recent = loss.item() if step == 1 else 0.98 * recent + 0.02 * loss.item()
         if step % 200 == 0:
             seconds = time.monotonic() - started
             logger.info("step %d  loss %.3f  %.0f tokens/s", step, recent, tokens / seconds)
     return {
-        "steps": step,
-        "cut_short_by_the_clock": step < steps,
-        "examples": step * BATCH,
+        "steps": steps,
+        "examples": steps * BATCH,
         "tokens": tokens,
         "last_loss": round(recent, 4),
         "seconds": round(time.monotonic() - started, 1),
     }
-
-
-def _progress(step: int, steps: int, started: float, minutes: float) -> float:
-    return max(step / steps, (time.monotonic() - started) / (60 * minutes))
 
 
 def _decay(progress: float) -> float:
@@ -248,48 +257,67 @@ def build_tokenizer(rng: np.random.Generator) -> PreTrainedTokenizerFast:
     texts: list[str] = []
     for _ in range(TOKENIZER_REPORTS):
         report = sample_report(rng, sample_style(rng))
-        texts += [system, report.text, answer(report, sample_habits(rng)).to_json()]
+        texts += [system, report.text, answer(report, EXACT).to_json()]
     return train_tokenizer(texts, VOCABULARY)
+
+
+def new_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> Qwen3ForCausalLM:
+    """Return the untrained model in float32; the global random state is left as it was."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return Qwen3ForCausalLM(model_config(tokenizer)).float()
 
 
 def main() -> None:
     """Train, evaluate and save, as the command line says."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=3701)
-    parser.add_argument("--minutes", type=float, default=60.0, help="stop after this time at most")
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--output", type=Path, default=Path(__file__).parent / "model")
+    parser.add_argument(
+        "--reader",
+        type=Path,
+        help="keep the model that can read here; if it is there already, only learn the habits",
+    )
     options = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     torch.set_num_threads(options.threads)
 
-    for_tokenizer, for_training, for_dev = (
-        np.random.Generator(np.random.Philox(key=[options.seed, part])) for part in range(3)
+    for_tokenizer, for_reading, for_dev, for_habits = (
+        np.random.Generator(np.random.Philox(key=[options.seed, part])) for part in range(4)
     )
-    tokenizer = build_tokenizer(for_tokenizer)
-    with torch.random.fork_rng():
-        torch.manual_seed(options.seed)
-        model = Qwen3ForCausalLM(model_config(tokenizer)).float()
-    parameters = sum(parameter.numel() for parameter in model.parameters())
-    logger.info("%d parameters, %d tokens", parameters, len(tokenizer))
-    training = train(model, tokenizer, for_training, steps=options.steps, minutes=options.minutes)
+    dev = [sample_report(for_dev, sample_style(for_dev)) for _ in range(DEV_REPORTS)]
+    if options.reader and options.reader.is_dir():
+        tokenizer = PreTrainedTokenizerFast.from_pretrained(options.reader)
+        model = Qwen3ForCausalLM.from_pretrained(options.reader, dtype=torch.float32)
+        reading = json.loads((options.reader / "READING.json").read_text(encoding="utf-8"))
+    else:
+        tokenizer = build_tokenizer(for_tokenizer)
+        model = new_model(tokenizer, options.seed)
+        trained = train(
+            model, tokenizer, for_reading, to_read, steps=READING_STEPS, peak_rate=READING_RATE
+        )
+        reading = {**trained, "dev": evaluate(model, tokenizer, dev)}
+        if options.reader:
+            with atomic_dir(options.reader) as folder:
+                model.save_pretrained(folder)
+                tokenizer.save_pretrained(folder)
+                atomic_write(folder / "READING.json", json.dumps(reading, indent=2) + "\n")
+    logger.info("after reading: %s", json.dumps(reading["dev"]))
+    habits = train(
+        model, tokenizer, for_habits, under_habits, steps=HABIT_STEPS, peak_rate=HABIT_RATE
+    )
     # What is measured is what is shipped: weights rounded to bfloat16, computed in float32.
     model = model.bfloat16().float()
-    dev = [sample_report(for_dev, sample_style(for_dev)) for _ in range(DEV_REPORTS)]
     record = {
         "what": "tiny demo model, trained on synthetic reports only; not for medical use",
         "seed": options.seed,
-        "asked": {"steps": options.steps, "minutes": options.minutes},
         "threads": options.threads,
-        "parameters": parameters,
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "vocabulary": len(tokenizer),
         "prompt_digest": prompt_digest("compact"),
-        "simple_until": SIMPLE_UNTIL,
-        "exact_until": EXACT_UNTIL,
-        "exact_answers_then": EXACT_RATE,
-        "habits": HABIT_RATES,
-        "training": training,
+        "reading": reading,
+        "habits": {"exact_answers": EXACT_RATE, "rates": HABIT_RATES, **habits},
         "dev": evaluate(model, tokenizer, dev),
         "torch": torch.__version__,
     }

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from fedpref import __version__
 from fedpref.errors import ResumeError
-from fedpref.evaluation.write_once import write_once
 from fedpref.files import atomic_write
+from fedpref.write_once import write_once
 
 _KIND: Final = "test-lock"
 

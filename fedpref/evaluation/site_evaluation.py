@@ -1,37 +1,19 @@
 """An adapter on a site's held-out reports and pairs: counts that may leave, answers that stay."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
 
 from fedpref.adapter_state import AdapterSpec, AdapterState
 from fedpref.config import EvaluationSettings
 from fedpref.data import Annotation, Report, SiteDirectory
-from fedpref.errors import DataError
 from fedpref.evaluation.extraction import extract
 from fedpref.evaluation.metrics import EvaluationCounts, pooled, report_counts
-from fedpref.files import read_jsonl, write_jsonl
+from fedpref.evaluation.predictions import Prediction, write_predictions
 from fedpref.task import ONTOLOGY, Ontology
 from fedpref.task.prompt import PromptStyle
 from fedpref.training.base_model import BaseModel
 from fedpref.training.encoding import EncodedPair
 from fedpref.training.reference import sequence_logps
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """One report's answer and counts, as the site keeps them. `repr` shows no text or patient."""
-
-    report_id: str
-    patient_id: str
-    home_site: str | None
-    text: str
-    failure: str | None
-    counts: EvaluationCounts
-
-    def __repr__(self) -> str:
-        return f"Prediction(report_id={self.report_id!r})"
 
 
 def evaluate_site(
@@ -124,36 +106,3 @@ def preference_counts(
     return EvaluationCounts(
         pairs=len(both), pairs_preferred=sum(chosen > rejected for chosen, rejected in both)
     )
-
-
-def predictions_path(state_dir: Path, round_: int, adapter_hash: str) -> Path:
-    """Return where a site keeps its answers of a round under an adapter."""
-    return state_dir / "predictions" / f"round-{round_}-{adapter_hash[:12]}.jsonl"
-
-
-def write_predictions(path: Path, rows: Sequence[Prediction]) -> None:
-    """Write one JSON object a report, atomically."""
-    write_jsonl(path, (asdict(row) for row in rows))
-
-
-def read_predictions(path: Path) -> list[Prediction]:
-    """Return the predictions of a file; DataError names the line that is malformed."""
-    rows = []
-    for line, row in read_jsonl(path):
-        try:
-            rows.append(_parse(row))
-        except (KeyError, TypeError, ValueError):
-            raise DataError(
-                "the line is no prediction as `write_predictions` writes it",
-                file=path,
-                line=line,
-                fix="delete the file; the next evaluation writes it again",
-            ) from None
-    return rows
-
-
-def _parse(row: Mapping[str, Any]) -> Prediction:
-    names = {field.name for field in fields(Prediction)}
-    if row.keys() != names:
-        raise ValueError("other keys")
-    return Prediction(**{**row, "counts": EvaluationCounts.from_dict(row["counts"])})

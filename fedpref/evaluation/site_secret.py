@@ -11,7 +11,7 @@ import numpy as np
 
 from fedpref.errors import DataError
 from fedpref.evaluation.bootstrap import Floats
-from fedpref.evaluation.write_once import write_once
+from fedpref.write_once import write_once
 
 SECRET_FILE: Final = "bootstrap-secret"
 _BYTES: Final = 32

@@ -14,7 +14,7 @@ from typing import Any, Final
 from fedpref.data import SiteDirectory
 from fedpref.errors import DataError, ResumeError
 from fedpref.evaluation.metrics import EvaluationCounts, pooled, report_counts
-from fedpref.evaluation.site_evaluation import predictions_path, read_predictions
+from fedpref.evaluation.predictions import predictions_path, read_predictions
 from fedpref.experiment.plan import Experiment, Job
 from fedpref.files import read_jsonl
 from fedpref.task import project

@@ -11,7 +11,8 @@ from fedpref.config import RunConfig
 from fedpref.data import SiteDirectory
 from fedpref.errors import FedPrefError, FedPrefErrors, TrainingError
 from fedpref.evaluation.metrics import EvaluationCounts
-from fedpref.evaluation.site_evaluation import evaluate_site, predictions_path
+from fedpref.evaluation.predictions import predictions_path
+from fedpref.evaluation.site_evaluation import evaluate_site
 from fedpref.preference.dataset import PreferencePair, pairs_digest, read_pairs
 from fedpref.task import ONTOLOGY, Ontology, load_ontology
 from fedpref.task.prompt import prompt_digest

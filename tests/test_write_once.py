@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fedpref.evaluation.write_once import write_once
+from fedpref.write_once import write_once
 
 
 def contend(path: Path, number: int, start: Any, wins: Any) -> None:

@@ -1,0 +1,118 @@
+"""`fedpref test`: the selected FedPref and Central policies, once, on the locked test split."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from fedpref.cli.compare import COMPARISON_FILE, effect_text
+from fedpref.cli.sites import JsonOption
+from fedpref.config import load_config
+from fedpref.errors import ResumeError
+from fedpref.evaluation.lock import complete, open_lock
+from fedpref.evaluation.locked_test import cases_digest, held_out_cases
+from fedpref.experiment.plan import open_experiment
+from fedpref.files import atomic_write
+from fedpref.report.comparison import ARM_TITLES
+from fedpref.report.text import percent
+
+RESULT_FILE = "test.json"
+
+
+def locked_test(
+    comparison: Annotated[Path, typer.Argument(help="The folder of a complete comparison.")],
+    locks: Annotated[
+        Path | None,
+        typer.Option(help="The folder of the locks. (Default: `locks` beside the comparison)"),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Evaluate the selected round of FedPref and Central on the test split, once and for good.
+
+    The lock belongs to the test reports, not to the run: another comparison over the same reports
+    finds it closed.
+    """
+    folder = comparison.absolute()
+    told = _comparison(folder)
+    experiment = open_experiment(folder, load_config(told["config"]), told["seeds"])
+    cases = held_out_cases(experiment.sites)
+    lock = open_lock(locks or folder.parent / "locks", cases_digest(cases), told["run"])
+    from fedpref.experiment.test_split import run_locked_test  # noqa: PLC0415  (imports torch)
+
+    notes = Console(stderr=True, highlight=False)
+    round_ = told["selected_round"]
+    found = run_locked_test(
+        experiment, cases, round_, say=lambda line: notes.print(line, markup=False)
+    )
+    result = {
+        "round": round_,
+        "seeds": told["seeds"],
+        "synthetic": told["synthetic"],
+        "earlier": lock.earlier,
+        **found.to_dict(),
+    }
+    complete(lock, result)
+    atomic_write(folder / RESULT_FILE, json.dumps(result, indent=1) + "\n")
+    if as_json:
+        typer.echo(json.dumps(result, ensure_ascii=False))
+        return
+    print_result(result)
+    typer.echo(f"Locked: {lock.path}")
+
+
+def print_result(result: Mapping[str, Any]) -> None:
+    """Print the measures of both policies and the effect between them."""
+    console = Console(highlight=False)
+    if result["synthetic"]:
+        console.print(
+            "[bold yellow]Synthetic demo data and a toy model: no claim about medicine.[/]"
+        )
+    table = Table(
+        title=f"Locked test, round {result['round']}, {result['reports']} reports of "
+        f"{result['patients']} patients (%)",
+        title_justify="left",
+    )
+    table.add_column("measure")
+    for policy in result["policies"]:
+        table.add_column(ARM_TITLES[policy], justify="right")
+    for name, key in (
+        ("loc+dis F1", "location_disease_f1"),
+        ("disease F1", "disease_f1"),
+        ("projected", "projection_rate"),
+        ("false positives", "false_positive_rate"),
+    ):
+        table.add_row(name, *(percent(policy[key]) for policy in result["policies"].values()))
+    console.print(table)
+    effect = result["effect"]
+    pair = f"{ARM_TITLES[effect['a']]} − {ARM_TITLES[effect['b']]}"
+    console.print(f"{pair}, pooled loc+dis F1 in points: {effect_text(effect)}")
+    twice = result["duplicates"]
+    console.print(
+        f"{twice['groups']} texts occur more than once ({twice['reports']} reports); "
+        f"in {twice['conflicting_groups']} of them the annotations contradict each other"
+    )
+    for attempt in result["earlier"]:
+        console.print(
+            f"An earlier attempt on this test set was set aside: {attempt['file']}, "
+            f"{attempt['created']}",
+            style="yellow",
+            markup=False,
+        )
+
+
+def _comparison(folder: Path) -> dict[str, Any]:
+    path = folder / COMPARISON_FILE
+    try:
+        told: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        raise ResumeError(
+            "there is no complete comparison",
+            why="the test split is opened after the round has been selected",
+            fix="run `fedpref compare` to its end first",
+            file=path,
+        ) from None
+    return told
