@@ -96,7 +96,7 @@ def run_seed(folder: str, seed: int, rounds: int, model: str) -> dict[str, Any]:
 
 def _report_rows(site: Any, round_: int) -> dict[str, dict[str, Any]]:
     """Return patient and tp, fp, fn of each report that a site has just evaluated."""
-    from fedpref.evaluation.site_evaluation import read_predictions
+    from fedpref.evaluation.predictions import read_predictions
 
     (path,) = (site.state_dir / "predictions").glob(f"round-{round_}-*.jsonl")
     return {
