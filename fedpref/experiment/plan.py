@@ -201,12 +201,19 @@ def _short(value: object) -> str:
 
 def _check_union(experiment: Experiment) -> None:
     """Raise unless Central holds exactly the sites' pairs."""
-    own = {p.pair_id for site in experiment.sites for p in read_pairs(site)}
-    union = {p.pair_id for p in read_pairs(experiment.central)}
+    own = _pairs(experiment.sites)
+    union = _pairs([experiment.central])
     if own != union:
         raise DataError(
-            f"the arms have different pairs: {digest(sorted(own))[:12]} at the sites, "
-            f"{digest(sorted(union))[:12]} in their union",
+            f"the arms have different pairs: {digest(own)[:12]} at the sites, "
+            f"{digest(union)[:12]} in their union",
             fix="compare into another folder",
             file=experiment.central.pairs_path,
         )
+
+
+def _pairs(sites: Sequence[SiteDirectory]) -> list[list[str]]:
+    # With the report: equal texts with equal answers share a pair id.
+    return sorted(
+        [pair.report_id, pair.split, pair.pair_id] for site in sites for pair in read_pairs(site)
+    )

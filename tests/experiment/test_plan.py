@@ -1,0 +1,146 @@
+"""What an experiment runs, and that it stays one experiment."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedpref.config import RunConfig, load_config
+from fedpref.data import SiteDirectory
+from fedpref.errors import ConfigError, DataError, FedPrefError, ResumeError
+from fedpref.experiment.plan import experiment_id, open_experiment
+from fedpref.files import read_jsonl, write_jsonl
+from fedpref.preference import pairs_digest, read_pairs
+
+
+def test_the_arms_differ_in_what_makes_them_an_arm_and_in_nothing_else(
+    tmp_path: Path, config: RunConfig
+) -> None:
+    experiment = open_experiment(tmp_path / "x", config, [5, 6])
+    jobs = experiment.jobs()
+    assert [(job.arm, job.seed, job.nodes) for job in jobs] == [
+        ("fedpref", 5, 2), ("local", 5, 2), ("central", 5, 1),
+        ("fedpref", 6, 2), ("local", 6, 2), ("central", 6, 1),
+    ]  # fmt: skip
+    assert len({job.run_dir for job in jobs}) == len(jobs)
+    plain = config.to_flat() | {"seed": 5}
+    changed = [
+        {
+            key: value
+            for key, value in job.config.to_flat().items()
+            if plain[key] != value and key not in ("runs-dir", "run-id")
+        }
+        for job in jobs[:3]
+    ]
+    assert changed == [
+        {},
+        {"strategy": "local"},
+        {
+            "sites": str(tmp_path / "x" / "central"),
+            "training.accumulation": 8,  # 4 at each of two sites
+            "min-sites": 0,
+            "quorum": 0,
+        },
+    ]
+
+
+def test_central_holds_the_very_pairs_of_the_sites_and_no_candidates(
+    tmp_path: Path, config: RunConfig
+) -> None:
+    experiment = open_experiment(tmp_path / "x", config, [5])
+    central = experiment.central
+    own = {pair.pair_id: site.name for site in experiment.sites for pair in read_pairs(site)}
+    assert own
+    assert {pair.pair_id: pair.home_site for pair in read_pairs(central)} == own
+    assert central.info.synthetic
+    assert not central.candidates_dir.exists()
+    assert [r.report_id for r in central.split("train")] == sorted(
+        f"{name}-train-{n}" for name in ("north", "south") for n in (0, 1)
+    )
+
+
+def test_the_same_again_is_the_same_experiment(tmp_path: Path, config: RunConfig) -> None:
+    first = open_experiment(tmp_path / "x", config, [5])
+    before = (first.central_folder / "central" / "pairs.jsonl").stat().st_mtime_ns
+    open_experiment(tmp_path / "x", config, [5])
+    assert (first.central_folder / "central" / "pairs.jsonl").stat().st_mtime_ns == before
+    assert experiment_id(config, [5]) == experiment_id(config, [5])
+    assert experiment_id(config, [5]) != experiment_id(config, [6])
+
+
+@pytest.mark.parametrize(
+    ("change", "seeds", "named"),
+    [
+        ({"training.beta": 0.2}, [5], r"key config.training.beta: was 0.1 .*, is 0.2 now"),
+        ({"rounds": 2}, [5], r"key config.rounds: was 3 .*, is 2 now"),
+        ({}, [5, 6], r"key seeds: was \[5\] .*, is \[5, 6\] now"),
+        ({}, [7], r"key seeds: was \[5\] .*, is \[7\] now"),
+    ],
+)
+def test_a_changed_configuration_is_refused_with_both_values(
+    tmp_path: Path, folder: Path, config: RunConfig, change: Any, seeds: list[int], named: str
+) -> None:
+    open_experiment(tmp_path / "x", config, [5])
+    changed = load_config({"sites": str(folder), "quorum": 2, "min-sites": 2} | change)
+    with pytest.raises(ResumeError, match=named):
+        open_experiment(tmp_path / "x", changed, seeds)
+
+
+def test_changed_pairs_are_refused_with_both_hashes(
+    tmp_path: Path, folder: Path, config: RunConfig
+) -> None:
+    open_experiment(tmp_path / "x", config, [5])
+    plan = tmp_path / "x" / "experiment.json"
+    content = json.loads(plan.read_text())
+    content["sites"]["south"]["pairs"] = "0" * 64
+    plan.write_text(json.dumps(content))
+    with pytest.raises(ResumeError, match=r"key sites.south.pairs: was 000000000000 .*, is "):
+        open_experiment(tmp_path / "x", config, [5])
+
+
+def test_a_union_of_other_pairs_is_refused_with_both_hashes(
+    tmp_path: Path, config: RunConfig
+) -> None:
+    experiment = open_experiment(tmp_path / "x", config, [5])
+    site = experiment.sites[0]
+    rows = [row for _, row in read_jsonl(site.pairs_path)]
+    assert len(rows) > 1
+    pairs = read_pairs(SiteDirectory.load(site.path))
+    # The site lost a pair after the plan was written; the plan is made to fit.
+    rows[0] |= {"pairs": len(pairs) - 1, "digest": pairs_digest(pairs[1:])}
+    write_jsonl(site.pairs_path, [rows[0], *rows[2:]])
+    plan = tmp_path / "x" / "experiment.json"
+    content = json.loads(plan.read_text())
+    content["sites"][site.name]["pairs"] = pairs_digest(pairs[1:])
+    plan.write_text(json.dumps(content))
+    with pytest.raises(
+        DataError, match=r"different pairs: [0-9a-f]{12} at the sites, [0-9a-f]{12}"
+    ):
+        open_experiment(tmp_path / "x", config, [5])
+
+
+@pytest.mark.parametrize("seeds", [[], [5, 5]])
+def test_seeds_are_given_once_each(tmp_path: Path, config: RunConfig, seeds: list[int]) -> None:
+    with pytest.raises(ConfigError, match="seed"):
+        open_experiment(tmp_path / "x", config, seeds)
+    assert not (tmp_path / "x").exists()
+
+
+def test_the_arm_local_is_no_strategy_to_compare(tmp_path: Path, folder: Path) -> None:
+    with pytest.raises(ConfigError, match="strategy"):
+        open_experiment(
+            tmp_path / "x", load_config({"sites": str(folder), "strategy": "local"}), [5]
+        )
+
+
+def test_every_unusable_site_is_named_before_anything_is_written(
+    tmp_path: Path, folder: Path, config: RunConfig
+) -> None:
+    for name in ("north", "south"):
+        (folder / name / "annotations.jsonl").write_text("{\n")
+    with pytest.raises(FedPrefError) as caught:
+        open_experiment(tmp_path / "x", config, [5])
+    assert "north" in str(caught.value)
+    assert "south" in str(caught.value)
+    assert not (tmp_path / "x").exists()

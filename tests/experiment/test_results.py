@@ -1,0 +1,128 @@
+"""The comparison from results that are made up here, so that every number is known."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from fedpref.errors import DataError
+from fedpref.evaluation.metrics import EvaluationCounts
+from fedpref.experiment.collect import ReportResult, RoundResult
+from fedpref.experiment.plan import ARMS
+from fedpref.experiment.results import compare_arms
+
+# Reports a1 and a2 are at home at site a, b1 at site b.
+HOMES = {"a1": "a", "a2": "a", "b1": "b"}
+
+
+def result(counts: dict[str, tuple[int, int, int]], preferred: int = 1, **more: Any) -> RoundResult:
+    reports = {
+        name: ReportResult(
+            HOMES[name],
+            f"patient-{name}",
+            EvaluationCounts(
+                reports=1,
+                tp=tp,
+                fp=fp,
+                fn=fn,
+                disease_tp=tp,
+                projected=1,
+                strict=1,
+                empty_targets=0,
+            ),
+        )
+        for name, (tp, fp, fn) in counts.items()
+    }
+    record = {
+        "bytes": {"down": 10, "up": 20},
+        "seconds": {"total": 1.5},
+        "sites": {"a": {"weight": 0.75}, "b": {"weight": 0.25}},
+    }
+    return replace(
+        RoundResult(reports, EvaluationCounts(pairs=4, pairs_preferred=preferred), 7, record),
+        **more,
+    )
+
+
+# Site a: 2·3/(2·3+1+1) = 0.75; site b: 2·1/(2·1+0+2) = 0.5.
+FAIR = {"a1": (2, 1, 0), "a2": (1, 0, 1), "b1": (1, 0, 2)}
+# Site a: 0.75; site b: 2·2/(2·2+0+1) = 0.8.
+GOOD = {"a1": (2, 1, 0), "a2": (1, 0, 1), "b1": (2, 0, 1)}
+# Site a: 2·1/(2·1+0+3) = 0.4; site b: 0.5.
+POOR = {"a1": (1, 0, 1), "a2": (0, 0, 2), "b1": (1, 0, 2)}
+
+
+def runs(*rounds: dict[str, tuple[int, int, int]]) -> list[list[RoundResult]]:
+    return [[result(counts) for counts in rounds]]
+
+
+def test_scores_selection_and_effects_are_those_of_the_counts() -> None:
+    found = compare_arms(
+        {"fedpref": runs(FAIR, GOOD), "local": runs(POOR, POOR), "central": runs(GOOD, GOOD)},
+        draws=200,
+    )
+    fedpref = found["arms"]["fedpref"]["rounds"]
+    assert [row["client_mean"] for row in fedpref] == pytest.approx([0.625, 0.775])
+    assert [row["worst_site"] for row in fedpref] == pytest.approx([0.5, 0.75])
+    assert fedpref[0]["sites"] == {"a": pytest.approx(0.75), "b": pytest.approx(0.5)}
+    # Pooled: tp 4, fp 1, fn 3.
+    assert fedpref[0]["pooled"] == pytest.approx(8 / 12)
+    assert fedpref[0]["preference_accuracy"] == 0.25
+    assert found["selected_round"] == 1
+    effects = {
+        (e["a"], e["b"], e["round"], e.get("statistic") or e["site"]): e["effect"]
+        for e in found["effects"]
+    }
+    assert effects["fedpref", "local", 1, "client_mean"] == pytest.approx(0.775 - 0.45)
+    assert effects["fedpref", "local", 1, "worst_site"] == pytest.approx(0.75 - 0.4)
+    assert effects["central", "fedpref", 1, "client_mean"] == pytest.approx(0)
+    assert effects["central", "fedpref", 0, "worst_site"] == pytest.approx(0.25)
+    assert effects["fedpref", "local", 1, "b"] == pytest.approx(0.3)
+    assert found["weights"] == [{"a": 0.75, "b": 0.25}] * 2
+    assert found["arms"]["local"]["bytes"] == {"down": 20, "up": 40}
+    assert found["arms"]["central"]["seconds"] == 3.0
+
+
+def test_one_patient_at_a_site_has_no_interval_but_a_reason() -> None:
+    found = compare_arms({arm: runs(FAIR) for arm in ARMS}, draws=50)
+    row = next(e for e in found["effects"] if e.get("site") == "b")
+    assert row["low"] is None
+    assert row["degenerate"]
+
+
+def test_scores_are_averaged_over_seeds() -> None:
+    two = [[result(FAIR)], [result(GOOD, preferred=3)]]
+    found = compare_arms(dict.fromkeys(ARMS, two), draws=50)
+    row = found["arms"]["fedpref"]["rounds"][0]
+    assert row["client_mean"] == pytest.approx((0.625 + 0.775) / 2)
+    # The minimum is taken per seed, then averaged.
+    assert row["worst_site"] == pytest.approx((0.5 + 0.75) / 2)
+    assert row["preference_accuracy"] == pytest.approx(0.5)
+    assert [seed["worst_site"] for seed in row["by_seed"]] == pytest.approx([0.5, 0.75])
+
+
+def test_every_arm_gives_every_pair_the_same_exposure() -> None:
+    found = compare_arms({arm: runs(FAIR, FAIR) for arm in ARMS}, draws=20)
+    expected = {"pairs": 7, "sft": 1, "dpo": 1}
+    assert [found["arms"][arm]["exposure"] for arm in ARMS] == [expected] * 3
+
+
+@pytest.mark.parametrize("arm", ["local", "central"])
+def test_another_exposure_is_refused_with_both_numbers(arm: str) -> None:
+    results: dict[Any, Any] = {name: runs(FAIR, FAIR) for name in ARMS}
+    results[arm] = [[result(FAIR), result(FAIR, trained_pairs=6)]]
+    with pytest.raises(DataError, match=f"arm {arm} trained 6 pairs in round 1, FedPref 7"):
+        compare_arms(results, draws=20)
+
+
+def test_arms_on_other_reports_are_refused_with_both_numbers() -> None:
+    results: dict[Any, Any] = {name: runs(FAIR) for name in ARMS}
+    results["local"] = runs({name: FAIR[name] for name in ("a1", "b1")})
+    with pytest.raises(DataError, match="arm local lacks 1 of FedPref's 3"):
+        compare_arms(results, draws=20)
+
+
+def test_reports_that_fedpref_withholds_count_in_no_arm() -> None:
+    fewer = runs({name: FAIR[name] for name in ("a1", "a2")})
+    found = compare_arms({"fedpref": fewer, "local": fewer, "central": runs(FAIR)}, draws=20)
+    assert found["arms"]["central"]["rounds"][0]["sites"] == {"a": pytest.approx(0.75)}
