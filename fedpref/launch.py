@@ -29,6 +29,7 @@ from fedpref.federation.progress import LOG_MARK
 
 CONNECTION = "local"
 _STOP_TIMEOUT = 15.0
+_PORT_FILE = "port"
 
 Scalar = bool | int | float | str
 
@@ -43,8 +44,8 @@ class LocalFlower:
     """A managed local SuperLink under an FLWR_HOME of its own and a free port; a context manager.
 
     The home is the first `flower-<n>` under `root` that nobody uses at the moment; it holds
-    Flower's state and logs. What a killed predecessor left running there is ended first. Leaving
-    the block ends the SuperLink and everything it started, and nothing else.
+    Flower's state and logs. What killed predecessors left running under `root` is ended first.
+    Leaving the block ends the SuperLink and everything it started, and nothing else.
     """
 
     def __init__(self, root: Path, *, app: Path) -> None:
@@ -56,13 +57,11 @@ class LocalFlower:
         self._env: dict[str, str] = {}
 
     def __enter__(self) -> Self:
+        for home in sorted(self.root.glob("flower-*")):
+            _end_leftover(home)
         self.home, self._lock = _free_home(self.root)
-        noted = self.home / "port"
-        if noted.exists():
-            self.port = int(noted.read_text())
-            self.stop()
         self.port = _free_port()
-        noted.write_text(str(self.port))
+        (self.home / _PORT_FILE).write_text(str(self.port))
         (self.home / "config.toml").write_text(
             f'[superlink]\ndefault = "{CONNECTION}"\n'
             f'[superlink.{CONNECTION}]\naddress = ":local-in-memory:"\n'
@@ -89,6 +88,7 @@ class LocalFlower:
         trace: TracebackType | None,
     ) -> None:
         self.stop()
+        (self.home / _PORT_FILE).unlink(missing_ok=True)
         if self._lock is not None:
             self._lock.close()
 
@@ -173,8 +173,7 @@ class LocalFlower:
 
     def stop(self) -> None:
         """End the SuperLink of this home and port and all its descendants (Ray's are some)."""
-        roots = _superlinks(self.port, self.home)
-        _end([process for root in roots for process in _family(root)])
+        _end_superlink(self.home, self.port)
 
     def _json(self, *arguments: str) -> dict[str, Any]:
         """Return what `flwr … --format json` printed; with it every error exits with 0."""
@@ -216,14 +215,33 @@ def _free_home(root: Path) -> tuple[Path, IO[str]]:
     for number in itertools.count():
         home = root / f"flower-{number}"
         home.mkdir(parents=True, exist_ok=True)
-        lock = (home / ".lock").open("w")
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            lock.close()
-        else:
+        if lock := _locked(home):
             return home, lock
     raise AssertionError("there is always another number")
+
+
+def _locked(home: Path) -> IO[str] | None:
+    """Return the lock on a home, None if a living process holds it."""
+    lock = (home / ".lock").open("w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.close()
+        return None
+    return lock
+
+
+def _end_leftover(home: Path) -> None:
+    """End what a process that was killed has left running in its home."""
+    noted = home / _PORT_FILE
+    if noted.exists() and (lock := _locked(home)):
+        with lock:
+            _end_superlink(home, int(noted.read_text()))
+            noted.unlink()
+
+
+def _end_superlink(home: Path, port: int) -> None:
+    _end([process for root in _superlinks(port, home) for process in _family(root)])
 
 
 def _resolved(config: RunConfig) -> tuple[dict[str, Scalar], Path]:
