@@ -1,7 +1,8 @@
 """Labelling habits: how an answer differs from the task's rules although the report was read well.
 
 The tiny base model is pre-trained on answers under many habits, so that it can read a report but
-has not been told which convention the sites annotate by. That is what federated training teaches.
+has not been told which convention the sites annotate by. Above all it names whole lungs where the
+sites name zones. That is what federated training teaches.
 """
 
 from dataclasses import dataclass, fields
@@ -29,17 +30,17 @@ class Habits:
 
 
 EXACT: Final = Habits()
-EXACT_RATE: Final = 0.30
+EXACT_RATE: Final = 0.05
 # How often an answer that is not exact has each habit.
 HABIT_RATES: Final = {
-    "drop_hedged": 0.60,
+    "drop_hedged": 0.30,
     "drop_unchanged": 0.50,
-    "keep_resolved": 0.60,
-    "keep_denied": 0.30,
-    "keep_historical": 0.50,
-    "lung_only": 0.50,
-    "drop_place": 0.12,
-    "one_side": 0.40,
+    "keep_resolved": 0.20,
+    "keep_denied": 0.10,
+    "keep_historical": 0.20,
+    "lung_only": 0.95,
+    "drop_place": 0.10,
+    "one_side": 0.10,
 }
 
 
