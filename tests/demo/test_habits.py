@@ -1,10 +1,12 @@
+import math
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fedpref.demo.cases import Place
 from fedpref.demo.generate import Mention, SyntheticReport, sample_report, sample_style
-from fedpref.demo.habits import EXACT, Habits, answer, sample_habits
+from fedpref.demo.habits import EXACT, EXACT_RATE, HABIT_RATES, Habits, answer, sample_habits
 from fedpref.task import Structure
 
 BASE = Place("both", "lower lung zone")
@@ -49,8 +51,14 @@ def test_an_answer_without_habits_is_the_annotation(seed):
     assert answer(report, EXACT) == report.structure
 
 
-def test_exact_answers_come_at_their_rate():
+def test_habits_come_at_their_rates():
     rng = np.random.default_rng(0)
-    drawn = [sample_habits(rng) for _ in range(1000)]
-    # 0.30 by design, and a few of the others happen to have no habit.
-    assert 0.27 < sum(habits == EXACT for habits in drawn) / 1000 < 0.36
+    drawn = [sample_habits(rng) for _ in range(4000)]
+    for name, rate in HABIT_RATES.items():
+        expected = (1 - EXACT_RATE) * rate
+        found = sum(getattr(habits, name) for habits in drawn) / len(drawn)
+        assert abs(found - expected) < 4 * (expected * (1 - expected) / len(drawn)) ** 0.5
+    # Some answers that might have habits happen to have none.
+    none = EXACT_RATE + (1 - EXACT_RATE) * math.prod(1 - rate for rate in HABIT_RATES.values())
+    found = sum(habits == EXACT for habits in drawn) / len(drawn)
+    assert abs(found - none) < 4 * (none * (1 - none) / len(drawn)) ** 0.5
