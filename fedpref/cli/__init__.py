@@ -4,6 +4,7 @@ Importing this package imports no torch; commands that need it import it when th
 """
 
 import logging
+import signal
 import sys
 
 import typer
@@ -56,6 +57,8 @@ app.command("score")(score.score)
 def main() -> None:
     """Run the command line; an error of ours is one clear message and exit status 1."""
     logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s")
+    # A terminated command ends what it has started, as an interrupted one does.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         app()
     except FedPrefError as error:
