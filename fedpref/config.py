@@ -121,6 +121,7 @@ class RunConfig(Settings):
     rounds: int = Field(default=3, ge=0)
     ontology: str = ""
     strategy: Literal["pair-fedavg", "local"] = "pair-fedavg"
+    wire: Literal["float32", "bfloat16", "int8", "int4"] = "float32"
     min_sites: int = Field(default=0, ge=0)
     quorum: int = Field(default=0, ge=0)
     join_deadline: float = Field(default=300.0, gt=0)
