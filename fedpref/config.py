@@ -109,6 +109,16 @@ class EvaluationSettings(Settings):
     max_new_tokens: int = Field(default=256, ge=1)
 
 
+class GuardSettings(Settings):
+    """What makes the coordinator leave an update out.
+
+    `norm_multiple`: an update that moved more than this many times the median of the round's
+    updates is refused; 0 turns the comparison off.
+    """
+
+    norm_multiple: float = Field(default=10.0, ge=0)
+
+
 class RunConfig(Settings):
     """The whole effective configuration of one run."""
 
@@ -122,6 +132,7 @@ class RunConfig(Settings):
     ontology: str = ""
     strategy: Literal["pair-fedavg", "local"] = "pair-fedavg"
     wire: Literal["float32", "bfloat16", "int8", "int4"] = "float32"
+    fraction: float = Field(default=1.0, gt=0, le=1)
     min_sites: int = Field(default=0, ge=0)
     quorum: int = Field(default=0, ge=0)
     join_deadline: float = Field(default=300.0, gt=0)
@@ -132,6 +143,7 @@ class RunConfig(Settings):
     lora: LoraSettings = LoraSettings()
     training: TrainingSettings = TrainingSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
+    guards: GuardSettings = GuardSettings()
 
     def to_flat(self) -> dict[str, bool | int | float | str]:
         """Return the dotted keys and values as a Flower run config holds them, sorted by key."""
@@ -139,7 +151,9 @@ class RunConfig(Settings):
 
     def numeric(self) -> dict[str, bool | int | float | str]:
         """Return the part of `to_flat` that can change a number of the run."""
-        return {k: v for k, v in self.to_flat().items() if k not in _NOT_IN_DIGEST}
+        # Of a fraction of the sites at least a quorum is asked: there it decides who trains.
+        left_out = _NOT_IN_DIGEST - ({"quorum"} if self.fraction < 1 else set())
+        return {k: v for k, v in self.to_flat().items() if k not in left_out}
 
     @property
     def digest(self) -> str:
@@ -226,6 +240,7 @@ def _bad_value(key: str, item: dict[str, Any], given: Mapping[str, Any]) -> Conf
         "greater_than": f"use a value > {context.get('gt')}",
         "greater_than_equal": f"use a value ≥ {context.get('ge')}",
         "less_than": f"use a value < {context.get('lt')}",
+        "less_than_equal": f"use a value ≤ {context.get('le')}",
         "too_short": "name at least one, separated by commas",
         "string_too_short": "give a value",
         "finite_number": "use a finite number",
@@ -256,6 +271,15 @@ def _contradictions(config: RunConfig) -> list[FedPrefError]:
                 why="a run could start with too few sites to ever close a round",
                 fix="lower quorum or raise min-sites",
                 key="quorum",
+            )
+        )
+    if 0 < config.guards.norm_multiple < 1:
+        problems.append(
+            ConfigError(
+                f"{config.guards.norm_multiple:g} was given",
+                why="at least half of the updates move as far as their median",
+                fix="use a value ≥ 1, or 0 to turn the comparison off",
+                key="guards.norm-multiple",
             )
         )
     duplicates = {t for t in config.lora.targets if config.lora.targets.count(t) > 1}
