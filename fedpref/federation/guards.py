@@ -1,11 +1,13 @@
 """What a reply must be before anything else sees it; a refusal names the reason, never a value.
 
 A refused reply is no fault of the run: the round closes without that site while a quorum holds.
+Each reply is looked at by itself here; `cohort_guards` compares those of a round.
 """
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Final
 
 import numpy as np
 from flwr.app import Message, MetricRecord
@@ -16,6 +18,10 @@ from fedpref.adapter_state import AdapterSpec, state_digest, unpack
 from fedpref.errors import FedPrefError, RoundError
 from fedpref.evaluation.metrics import EvaluationCounts
 from fedpref.federation import wire
+
+# The metrics that a reply may carry; others are dropped (`cohort_guards.ExtraMetrics` warns).
+TRAINED_METRICS: Final = frozenset({wire.NUM_EXAMPLES})
+EVALUATED_METRICS: Final = frozenset(field.name for field in fields(EvaluationCounts))
 
 _ERROR_LIMIT = 2000
 _CODED = re.compile(r"\[FP\d{3}\]")
@@ -37,7 +43,11 @@ class Refused(RoundError):
 
 @dataclass(frozen=True)
 class Expectation:
-    """What the coordinator knows about the one reply it waits for."""
+    """What the coordinator knows about the one reply it waits for.
+
+    `pairs` is the site's count in the handshake, over-long pairs left out already; `may_drop` is
+    no longer looked at.
+    """
 
     site: str
     federation: str
@@ -45,7 +55,7 @@ class Expectation:
     spec: AdapterSpec
     base_hash: str
     pairs: int
-    may_drop: bool
+    may_drop: bool = False
 
 
 @dataclass(frozen=True)
@@ -78,6 +88,8 @@ def check_reply(reply: Message, expected: Expectation, statuses: Sequence[str]) 
             raise Refused(f"the reply is for another {name}")
     if status not in statuses:
         raise Refused("the reply has an unexpected status")
+    # Read later, when the reply has been accepted: what is wrong must show before.
+    wire.texts(config, wire.HOLDS)
     return status
 
 
@@ -92,7 +104,11 @@ def site_error(reply: Message) -> str:
 
 
 def check_update(reply: Message, expected: Expectation) -> Update:
-    """Return the update of a `trained` reply; raises Refused naming what is wrong with it."""
+    """Return the update of a `trained` reply; raises Refused naming what is wrong with it.
+
+    It is one array that has the length, the type and, by its hash, the keys and shapes of the
+    specification; finite; moved from zero; trained from this round's adapter on all stated pairs.
+    """
     config = wire.config_of(reply)
     if wire.text(config, wire.BASE_HASH) != expected.base_hash:
         raise Refused("the update builds on another adapter")
@@ -106,19 +122,33 @@ def check_update(reply: Message, expected: Expectation) -> Update:
         state = unpack(flat, expected.spec)
     except FedPrefError as error:
         raise Refused(error.what) from None
+    except Exception as error:
+        # A stranger's bytes: numpy also raises MemoryError, OverflowError, TokenError, BadZipFile …
+        raise Refused(f"the update cannot be decoded ({type(error).__name__})") from None
     bad = [key for key, value in state.items() if not np.isfinite(value).all()]
     if bad:
         raise Refused(f"NaN or infinity in {len(bad)} tensors, first {bad[0]}")
     if state_digest(state) != name or wire.text(config, wire.ADAPTER_HASH) != name:
         raise Refused("the update does not match its hash")
+    if not any(value.any() for key, value in state.items() if ".lora_B." in key):
+        raise Refused("every lora_B is zero after training: such an adapter is as good as none")
     return Update(flat, count, name)
+
+
+def check_nothing_trained(reply: Message, expected: Expectation) -> None:
+    """Raise Refused if a `nothing-trained` reply contradicts what the site stated before."""
+    if wire.text(wire.config_of(reply), wire.BASE_HASH) != expected.base_hash:
+        raise Refused("the reply is about another adapter")
+    if expected.pairs:
+        raise Refused(f"no pair was trained, {expected.pairs} were stated in the handshake")
 
 
 def check_counts(reply: Message) -> EvaluationCounts:
     """Return the counts of an `evaluated` reply; raises Refused naming a count that cannot be."""
     metrics = reply.content.metric_records.get(wire.METRICS, MetricRecord())
+    known = {name: value for name, value in metrics.items() if name in EVALUATED_METRICS}
     try:
-        return EvaluationCounts.from_dict(dict(metrics))
+        return EvaluationCounts.from_dict(known)
     except ValueError as error:
         raise Refused(f"the evaluation's counts cannot be: {error}") from None
 
@@ -128,6 +158,7 @@ def _pair_count(reply: Message, expected: Expectation) -> int:
     count = metrics.get(wire.NUM_EXAMPLES)
     if not isinstance(count, int) or isinstance(count, bool) or count <= 0:
         raise Refused("the pair count is not a positive integer")
-    if count > expected.pairs or (count < expected.pairs and not expected.may_drop):
+    # The handshake counts after over-long pairs were dropped, and nothing is dropped later.
+    if count != expected.pairs:
         raise Refused(f"{count} pairs were trained, {expected.pairs} were stated in the handshake")
     return count
