@@ -19,6 +19,7 @@ from fedpref.errors import FedPrefError, RoundError
 from fedpref.evaluation.metrics import EvaluationCounts
 from fedpref.federation import wire
 from fedpref.federation.cohort import Cohort, Member
+from fedpref.federation.difference import Difference, encode_difference
 from fedpref.federation.exchange import POLL_SECONDS, Traffic, exchange
 from fedpref.federation.guards import (
     Expectation,
@@ -66,6 +67,8 @@ class Rounds:
     ) -> None:
         self.grid, self.config, self.cohort = grid, config, cohort
         self.agreement, self.strategy, self.poll = agreement, strategy, poll
+        # The way to the newest global adapter; a resumed run starts without one.
+        self._difference: Difference | None = None
 
     def train(
         self, round_: int, adapter: AdapterState, root: AdapterState | None, spool: Spool
@@ -78,7 +81,8 @@ class Rounds:
         """
         self.cohort.rejoin(self.grid, self.config, self.agreement)
         base = state_digest(adapter)
-        outgoing = wire.Outgoing([adapter, *([root] if root else [])], self.agreement.spec)
+        spec, start = self.agreement.spec, adapter
+        outgoing = wire.Outgoing([adapter, *([root] if root else [])], spec, self._difference)
         root_hash = state_digest(root) if root else ""
         answers, nothing = _Answers(), set[str]()
         strategy_configs = self._configure(round_, adapter)
@@ -101,6 +105,7 @@ class Rounds:
             if status == wire.LACKS:
                 return self._resend(site, reply, answers, request)
             if status == wire.TRAINED:
+                wire.make_whole(reply.content, base, start, spec, self.config.wire)
                 update = check_update(reply, self._expected(site, round_, base))
                 spool.put(site, update.flat, update.pair_count)
                 detail = f"trained {update.pair_count} pairs"
@@ -116,7 +121,8 @@ class Rounds:
         weights: dict[str, float] = {}
         trained = bool(spool.pair_counts)
         if trained:
-            adapter, weights = self._aggregate(round_, spool)
+            combined, weights = self._aggregate(round_, spool)
+            adapter = self._of_record(start, combined)
         else:
             say(f"round {round_}: no site trained, the adapter stays as it is", warn=True)
         spool_counts = dict(spool.pair_counts)
@@ -140,7 +146,7 @@ class Rounds:
         RoundError if fewer sites than the quorum answered well before the deadline.
         """
         base = state_digest(adapter)
-        outgoing = wire.Outgoing([adapter], self.agreement.spec)
+        outgoing = wire.Outgoing([adapter], self.agreement.spec, self._difference)
         answers, counts, withheld = _Answers(), dict[str, EvaluationCounts](), set[str]()
 
         def request(site: str) -> Message:
@@ -313,6 +319,18 @@ class Rounds:
         return adapter, {
             site: float(weight) for site, weight in zip(spool.pair_counts, listed, strict=False)
         }
+
+    def _of_record(self, start: AdapterState, combined: AdapterState) -> AdapterState:
+        """Return the adapter that all sites will hold: `combined`, as they can restore it.
+
+        All of them have the round's start, so that the difference to it is what travels.
+        """
+        if self.config.wire == "float32":
+            return combined
+        self._difference, adapter = encode_difference(
+            start, combined, self.agreement.spec, self.config.wire
+        )
+        return adapter
 
     def _expected(self, site: str, round_: int, base: str) -> Expectation:
         return Expectation(

@@ -18,6 +18,7 @@ from fedpref.errors import RoundError
 from fedpref.evaluation.metrics import EvaluationCounts
 from fedpref.federation import wire
 from fedpref.federation.adapter_store import AdapterStore
+from fedpref.federation.difference import Difference, encode_difference
 from fedpref.federation.handshake import SiteHandshake
 
 _LOGGER = logging.getLogger("flwr")
@@ -117,11 +118,19 @@ class SiteWorker:
             return self._reply(message, wire.NOTHING_TRAINED, {wire.BASE_HASH: base}, held=held)
         state, pair_count = result
         _LOGGER.info("site %s: round %d: trained %d pairs", self.work.name, round_, pair_count)
+        difference: Difference | None = None
+        if self.config.wire != "float32":
+            # The update is the adapter that the coordinator gets, not the one before rounding.
+            difference, state = encode_difference(
+                states[base], state, self.work.spec, self.config.wire
+            )
         name = state_digest(state)
         reply = self._reply(
             message, wire.TRAINED, {wire.BASE_HASH: base, wire.ADAPTER_HASH: name}, held=held
         )
-        reply.content[wire.ARRAYS] = wire.Outgoing([state], self.work.spec).record(())
+        outgoing = wire.Outgoing([state], self.work.spec, difference)
+        # The coordinator holds what it named.
+        reply.content[wire.ARRAYS] = outgoing.record({base} - {name})
         reply.content[wire.METRICS] = MetricRecord({wire.NUM_EXAMPLES: pair_count})
         return reply
 
@@ -157,18 +166,21 @@ class SiteWorker:
     def _obtain(
         self, message: Message, names: list[str]
     ) -> tuple[dict[str, AdapterState], list[str]]:
-        """Return the named adapters, from the message or the store, and the hashes of the others.
+        """Return the named adapters, from the message or the store, and what must be sent whole.
 
-        What the message brought is kept.
+        The latter are the hashes of named adapters that are not here and, then, of adapters from
+        which a difference could not be followed. What the message brought is kept.
         """
-        brought = wire.read_states(message.content, self.work.spec)
-        for name, state in brought.items():
+        spec = self.work.spec
+        brought = wire.read_states(message.content, spec, self.config.wire, self.store.load)
+        for name, state in brought.states.items():
             self.store.save(name, state, self.work.base_name)
         wanted = [name for name in dict.fromkeys(names) if name]
-        found = {name: brought.get(name) or self.store.load(name) for name in wanted}
+        found = {name: brought.states.get(name) or self.store.load(name) for name in wanted}
+        missing = [name for name, state in found.items() if state is None]
         return (
             {name: state for name, state in found.items() if state is not None},
-            [name for name, state in found.items() if state is None],
+            [*missing, *brought.unusable] if missing else [],
         )
 
     def _reply(

@@ -1,10 +1,12 @@
 """What travels: the names of records and fields, one flat array an adapter, real byte counts.
 
-Flower's cost is per array, so that an adapter travels as one flat float32 array in the key order of
-the handshake's adapter specification. The receiver recomputes its hash.
+Flower's cost is per array, so that an adapter travels as one flat array in the key order of the
+handshake's adapter specification: whole in float32, or as an encoded difference to an adapter that
+the receiver holds (`wire` in the run config). The receiver recomputes its hash.
 """
 
-from collections.abc import Container, Iterable
+from collections.abc import Callable, Container, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,8 @@ from numpy.typing import NDArray
 
 from fedpref.adapter_state import AdapterSpec, AdapterState, pack, state_digest, unpack
 from fedpref.errors import AdapterError, RoundError
+from fedpref.federation.difference import Difference, apply_difference, apply_flat, split_name
+from fedpref.federation.quantise import Format
 
 # Records of a message. Flower's strategies expect these names.
 ARRAYS, CONFIG, METRICS = "arrays", "config", "metrics"
@@ -33,37 +37,104 @@ LACKS, FAILED = "missing", "error"
 
 
 class Outgoing:
-    """Adapters by hash that may have to be sent; each is laid out at most once, for all sites."""
+    """Adapters by hash that may have to be sent; each is laid out at most once, for all sites.
 
-    def __init__(self, states: Iterable[AdapterState], spec: AdapterSpec) -> None:
+    `difference` is the lean way to one of them, for a site that holds the adapter it starts from.
+    """
+
+    def __init__(
+        self,
+        states: Iterable[AdapterState],
+        spec: AdapterSpec,
+        difference: Difference | None = None,
+    ) -> None:
         self._states = {state_digest(state): state for state in states}
-        self._spec = spec
+        self._spec, self._difference = spec, difference
         self._arrays: dict[str, Array] = {}
 
     def record(self, holds: Container[str]) -> ArrayRecord:
-        """Return one flat array, named by its hash, for every adapter that is not held."""
-        return ArrayRecord({name: self._flat(name) for name in self._states if name not in holds})
+        """Return one flat array for every adapter that is not held, named by what it gives."""
+        lacking = (name for name in self._states if name not in holds)
+        return ArrayRecord(dict(self._named(name, holds) for name in lacking))
 
-    def _flat(self, name: str) -> Array:
+    def _named(self, name: str, holds: Container[str]) -> tuple[str, Array]:
+        lean = self._difference
+        if lean is not None and lean.after == name and lean.before in holds:
+            return lean.name, self._once(lean.name, lambda: lean.payload)
+        return name, self._once(name, lambda: pack(self._states[name], self._spec))
+
+    def _once(self, name: str, flat: Callable[[], NDArray[Any]]) -> Array:
         if name not in self._arrays:
-            self._arrays[name] = Array(pack(self._states[name], self._spec))
+            self._arrays[name] = Array(flat())
         return self._arrays[name]
 
 
-def read_states(content: RecordDict, spec: AdapterSpec) -> dict[str, AdapterState]:
-    """Return the states of a message by hash, each checked against the hash that names it."""
-    states = {}
+@dataclass(frozen=True)
+class Incoming:
+    """What a message brought: adapters by hash, and what its other differences start from.
+
+    `unusable` are hashes of adapters that this end does not hold as the other one does.
+    """
+
+    states: dict[str, AdapterState]
+    unusable: list[str]
+
+
+def read_states(
+    content: RecordDict,
+    spec: AdapterSpec,
+    format_: Format = "float32",
+    held: Callable[[str], AdapterState | None] = lambda name: None,
+) -> Incoming:
+    """Return the adapters of a message, each checked against the hash that names it.
+
+    `held` looks up the adapter that a difference starts from; a difference that does not lead to
+    its hash from there is unusable: its sender has the whole adapter. Raises AdapterError if a
+    whole adapter does not match its hash, or if an array is malformed.
+    """
+    states, unusable = {}, []
     for name, array in content.array_records.get(ARRAYS, ArrayRecord()).items():
-        state = unpack(read_flat(array), spec)
-        found = state_digest(state)
-        if found != name:
-            raise AdapterError(
-                f"an adapter hashes to {found[:12]}, announced was {name[:12]}",
-                why="it was altered on the way, or both ends lay it out differently",
-                fix="both ends must run the same fedpref version",
-            )
-        states[name] = state
-    return states
+        after, before = split_name(name)
+        if before:
+            start = held(before)
+            if start is None:
+                unusable.append(before)
+                continue
+            state = apply_difference(start, read_flat(array), spec, format_)
+            if state_digest(state) != after:
+                unusable.append(before)
+                continue
+        else:
+            state = unpack(read_flat(array), spec)
+            found = state_digest(state)
+            if found != name:
+                raise AdapterError(
+                    f"an adapter hashes to {found[:12]}, announced was {name[:12]}",
+                    why="it was altered on the way, or both ends lay it out differently",
+                    fix="both ends must run the same fedpref version",
+                )
+        states[after] = state
+    return Incoming(states, unusable)
+
+
+def make_whole(
+    content: RecordDict, base: str, start: AdapterState, spec: AdapterSpec, format_: Format
+) -> None:
+    """Replace a difference in an update by the whole flat adapter that it gives.
+
+    `base` is the hash of `start`, the adapter of the round. The result is named as the sender
+    names it and not checked: that is the guards' part, as for an update that came whole. Raises
+    AdapterError if the difference starts from another adapter or is malformed.
+    """
+    for record in content.array_records.values():
+        for name in list(record):
+            after, before = split_name(name)
+            if not before:
+                continue
+            if before != base:
+                raise AdapterError("the update is a difference to another adapter")
+            flat = apply_flat(start, read_flat(record.pop(name)), spec, format_)
+            record[after] = Array(flat)
 
 
 def read_flat(array: Array) -> NDArray[Any]:
