@@ -1,5 +1,8 @@
 """The weighted mean of adapter states."""
 
+import weakref
+from collections.abc import Iterator, Mapping
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -125,9 +128,92 @@ def test_what_cannot_be_averaged_is_refused(states: list, weights: list, message
         weighted_mean(states, weights)
 
 
+@given(STATES, st.data())
+def test_the_fold_and_the_mean_of_a_sequence_give_the_same_bits(
+    states: list, data: st.DataObject
+) -> None:
+    weights = data.draw(st.lists(COUNTS, min_size=len(states), max_size=len(states)))
+    fold = WeightedFold()
+    for state, weight in zip(states, weights, strict=True):
+        fold.add(state, weight)
+    assert state_digest(fold.mean()) == state_digest(weighted_mean(states, weights))
+
+
 def test_the_fold_holds_one_sum_whatever_the_number_of_states() -> None:
     fold = WeightedFold()
     for i in range(50):
         fold.add(one(i), 1)
-    assert fold.mean()["a"].tolist() == [24.5]
     assert sum(value.size for value in fold._sums.values()) == 1
+    assert fold.mean()["a"].tolist() == [24.5]
+
+
+def test_the_mean_empties_the_fold() -> None:
+    fold = WeightedFold()
+    fold.add(one(3), 1)
+    fold.mean()
+    assert not fold._sums
+    with pytest.raises(AdapterError, match="none of 0 states"):
+        fold.mean()
+    fold.add({"b": np.ones(2)}, 1)
+    assert fold.mean()["b"].tolist() == [1, 1]
+
+
+class ReadOnce(Mapping):
+    """A state that makes each tensor when it is asked for, and counts how many are alive."""
+
+    alive: set[int] = set()  # noqa: RUF012
+    most = 0
+
+    def __init__(self, value: float) -> None:
+        self.value = value
+        self.reads: list[str] = []
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(["a", "b", "c"])
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, key: str) -> np.ndarray:
+        self.reads.append(key)
+        array = np.full(4, self.value, np.float32)
+        name = id(array)
+        ReadOnce.alive.add(name)
+        weakref.finalize(array, ReadOnce.alive.discard, name)
+        ReadOnce.most = max(ReadOnce.most, len(ReadOnce.alive))
+        return array
+
+
+def test_states_that_read_when_asked_are_read_once_and_dropped() -> None:
+    states = [ReadOnce(value) for value in range(5)]
+    assert weighted_mean(states, [1] * 5)["c"].tolist() == [2] * 4
+    assert [state.reads for state in states] == [["a", "b", "c"]] * 5
+    fold = WeightedFold()
+    fold.add(state := ReadOnce(1), 1)
+    assert state.reads == ["a", "b", "c"]
+    assert ReadOnce.most <= 2
+
+
+@pytest.mark.parametrize("factor", ["A", "B"])
+def test_different_ranks_are_refused_by_site_layer_and_rank(factor: str) -> None:
+    key = f"base_model.model.layers.0.q_proj.lora_{factor}.weight"
+    states = [
+        {key: np.ones((rank, 3) if factor == "A" else (3, rank), np.float32)} for rank in (4, 8)
+    ]
+    with pytest.raises(AdapterError) as caught:
+        weighted_mean(states, [1, 1], sites=["north", "south"])
+    assert caught.value.site == "south"
+    assert caught.value.key == key
+    assert "equal ranks, not 8 and 4" in caught.value.why
+    assert "svd" in caught.value.fix
+    fold = WeightedFold()
+    fold.add(states[0], 1, site="north")
+    with pytest.raises(AdapterError, match="site south"):
+        fold.add(states[1], 1, site="south")
+
+
+def test_another_width_of_a_layer_is_not_called_a_rank() -> None:
+    states = [{"x.lora_A.weight": np.ones((2, width), np.float32)} for width in (3, 4)]
+    with pytest.raises(AdapterError) as caught:
+        weighted_mean(states, [1, 1])
+    assert caught.value.why == "plain averaging needs equal ranks and layers"
