@@ -8,7 +8,7 @@ import pytest
 from fake_site import SPEC, random_state
 from flwr.app import Message, MetricRecord, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedpref.adapter_state import initial_state, pack
@@ -38,6 +38,7 @@ def test_the_norm_by_hand() -> None:
     assert update_norm(pack(start, SPEC), start, SPEC) == 0.0
 
 
+@settings(deadline=None)
 @given(st.integers(0, 10**6), st.integers(0, 10**6))
 def test_the_norm_is_that_of_the_flat_difference(a: int, b: int) -> None:
     flat, start = pack(random_state(a), SPEC), random_state(b)
@@ -109,6 +110,7 @@ def test_the_median_by_hand(norms: list[float], median: float | None) -> None:
     assert median_norm({str(i): norm for i, norm in enumerate(norms)}) == median
 
 
+@settings(deadline=None)
 @given(NORMS, st.floats(1, 100))
 def test_at_least_half_always_stay_and_only_the_farthest_go(
     norms: dict[str, float], multiple: float
@@ -121,6 +123,7 @@ def test_at_least_half_always_stay_and_only_the_farthest_go(
     assert refuse_far(dict(reversed(norms.items())), multiple) == refused
 
 
+@settings(deadline=None)
 @given(NORMS, st.integers(-40, 40), st.floats(1, 100))
 def test_the_unit_does_not_matter(norms: dict[str, float], power: int, multiple: float) -> None:
     norms = {site: norm for site, norm in norms.items() if norm == 0 or norm > 1e-200}

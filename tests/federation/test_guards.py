@@ -9,7 +9,7 @@ import pytest
 from fake_site import SPEC, random_state
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedpref.adapter_state import AdapterState, initial_state, pack, state_digest, unpack
@@ -251,6 +251,7 @@ def test_hostile_bytes_are_refused_and_end_nothing(data: bytes) -> None:
         check_update(reply_of(random_state(1), data=data), EXPECTED)
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=200), st.integers(0, 207), st.integers(0, 20))
 def test_damaged_bytes_are_refused(noise: bytes, at: int, cut: int) -> None:
     good = npy(pack(random_state(1), SPEC))
@@ -268,6 +269,7 @@ FIELD = st.one_of(
 )
 
 
+@settings(deadline=None)
 @given(st.dictionaries(st.sampled_from(["status", "site", "round", "holds", "x"]), FIELD), FIELD)
 def test_strange_fields_raise_nothing_but_refusals(config: dict[str, Any], count: Any) -> None:
     reply = reply_of(random_state(1), count=count if isinstance(count, int | list) else 0, **config)
@@ -282,6 +284,7 @@ def test_strange_fields_raise_nothing_but_refusals(config: dict[str, Any], count
             check()
 
 
+@settings(deadline=None)
 @given(st.integers(0, 19), st.floats(width=32, allow_nan=False, allow_infinity=False))
 def test_a_value_changed_on_the_way_is_refused(place: int, value: float) -> None:
     state = random_state(1)

@@ -4,7 +4,7 @@ from collections import Counter
 from itertools import combinations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
@@ -54,6 +54,7 @@ def test_a_draw_is_pinned() -> None:
     ]
 
 
+@settings(deadline=None)
 @given(NAMES, FRACTION, SEED, ROUND, st.integers(0, 12), st.randoms())
 def test_a_draw_is_sorted_distinct_repeatable_and_blind_to_order(
     names: list[str], fraction: float, seed: int, round_: int, at_least: int, random: object
@@ -68,11 +69,13 @@ def test_a_draw_is_sorted_distinct_repeatable_and_blind_to_order(
     assert again == drawn
 
 
+@settings(deadline=None)
 @given(NAMES, SEED, ROUND)
 def test_the_whole_is_everyone(names: list[str], seed: int, round_: int) -> None:
     assert sample_sites(names, fraction=1.0, seed=seed, round_=round_) == tuple(sorted(names))
 
 
+@settings(deadline=None)
 @given(NAMES.filter(lambda names: len(names) > 1), SEED, ROUND, st.data())
 def test_a_larger_draw_holds_the_smaller_one_and_an_absent_site_changes_no_other(
     names: list[str], seed: int, round_: int, data: st.DataObject
