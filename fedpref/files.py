@@ -1,5 +1,6 @@
 """Reading and writing files so that nothing half-written stays."""
 
+import fcntl
 import json
 import os
 import shutil
@@ -7,7 +8,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from fedpref.errors import DataError
 
@@ -57,6 +58,21 @@ def atomic_dir(path: Path) -> Iterator[Path]:
             part.replace(path)
     finally:
         shutil.rmtree(part, ignore_errors=True)
+
+
+def try_lock(path: Path) -> IO[str] | None:
+    """Return an open file that holds the lock on `path`, None if another process holds it.
+
+    Closing the file, or the end of the process however it comes, gives the lock back.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = path.open("w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.close()
+        return None
+    return lock
 
 
 def write_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:

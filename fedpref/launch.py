@@ -5,7 +5,6 @@ the run. Here the SuperLink has a home and a port of its own, success is the run
 and on leaving, exactly the processes that were started are ended.
 """
 
-import fcntl
 import itertools
 import json
 import os
@@ -26,10 +25,12 @@ import psutil
 from fedpref.config import RunConfig
 from fedpref.errors import RoundError
 from fedpref.federation.progress import LOG_MARK
+from fedpref.files import try_lock
 
 CONNECTION = "local"
 _STOP_TIMEOUT = 15.0
 _PORT_FILE = "port"
+_LOCK_FILE = ".lock"
 
 Scalar = bool | int | float | str
 
@@ -214,30 +215,23 @@ def _free_home(root: Path) -> tuple[Path, IO[str]]:
     """Return the first home under `root` that no living process holds, and the lock on it."""
     for number in itertools.count():
         home = root / f"flower-{number}"
-        home.mkdir(parents=True, exist_ok=True)
-        if lock := _locked(home):
+        lock = try_lock(home / _LOCK_FILE)
+        if lock is not None:
             return home, lock
     raise AssertionError("there is always another number")
 
 
-def _locked(home: Path) -> IO[str] | None:
-    """Return the lock on a home, None if a living process holds it."""
-    lock = (home / ".lock").open("w")
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        lock.close()
-        return None
-    return lock
-
-
 def _end_leftover(home: Path) -> None:
     """End what a process that was killed has left running in its home."""
-    noted = home / _PORT_FILE
-    if noted.exists() and (lock := _locked(home)):
-        with lock:
-            _end_superlink(home, int(noted.read_text()))
-            noted.unlink()
+    lock = try_lock(home / _LOCK_FILE)
+    if lock is None:
+        return
+    with lock:
+        noted = home / _PORT_FILE
+        port = noted.read_text() if noted.exists() else ""
+        if port.isdecimal():
+            _end_superlink(home, int(port))
+        noted.unlink(missing_ok=True)
 
 
 def _end_superlink(home: Path, port: int) -> None:

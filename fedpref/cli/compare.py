@@ -1,7 +1,8 @@
 """`fedpref compare` and `fedpref demo`: the arms FedPref, Local and Central over the same sites."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,14 +14,14 @@ from rich.table import Table
 from fedpref.cli.run import fedpref_home, merged_settings, simulation
 from fedpref.cli.summary import print_rounds, read_summary
 from fedpref.config import RunConfig, load_config
-from fedpref.errors import ConfigError
+from fedpref.errors import ConfigError, ResumeError
 from fedpref.evaluation.noniid import simulated_audit
 from fedpref.evaluation.site_cohorts import label_names, read_cohorts
-from fedpref.experiment.collect import collect
+from fedpref.experiment.collect import check_agreements, collect
 from fedpref.experiment.lanes import run_jobs
 from fedpref.experiment.plan import ARMS, Experiment, experiment_id, open_experiment
 from fedpref.experiment.results import compare_arms
-from fedpref.files import atomic_write
+from fedpref.files import atomic_write, try_lock
 from fedpref.launch import Scalar
 from fedpref.report import write_report
 from fedpref.report.comparison import ARM_TITLES
@@ -117,8 +118,47 @@ def run_comparison(
     notes = Console(stderr=True, highlight=False) if as_json else console
     federation = simulation(app / "federation.toml", machine)
     folder = (into or Path(config.runs_dir) / experiment_id(config, seeds)).absolute()
-    experiment = open_experiment(folder, config, seeds)
-    jobs = experiment.jobs()
+    with only_one(folder):
+        comparison, page = _run(
+            open_experiment(folder, config, seeds), app, federation, notes, verbose=verbose
+        )
+    if as_json:
+        typer.echo(json.dumps(comparison, ensure_ascii=False))
+        return
+    first = comparison["runs"][0]
+    console.print()
+    print_rounds(read_summary(folder / first["path"]), heading=f"FedPref, seed {first['seed']}")
+    print_comparison(comparison)
+    # Paths on lines of their own, so that a narrow terminal does not break them.
+    typer.echo(f"Run directory:\n{folder}\nReport, for a browser:\n{page}")
+
+
+@contextmanager
+def only_one(folder: Path) -> Iterator[None]:
+    """Hold the folder of a comparison; ResumeError if another process holds it."""
+    # Beside it, so that what is refused before any work leaves no folder.
+    lock = try_lock(folder.with_name(f".{folder.name}.lock"))
+    if lock is None:
+        raise ResumeError(
+            "another process is running this comparison",
+            why="two would write the same runs",
+            fix="wait for it, or compare into another folder",
+            file=folder,
+        )
+    with lock:
+        yield
+
+
+def _run(
+    experiment: Experiment,
+    app: Path,
+    federation: Mapping[str, Scalar],
+    notes: Console,
+    *,
+    verbose: bool,
+) -> tuple[dict[str, Any], Path]:
+    """Run the open jobs, compare, write; return the comparison and the report's page."""
+    folder, seeds, jobs = experiment.folder, experiment.seeds, experiment.jobs()
     notes.print(f"{len(jobs)} runs ({', '.join(ARMS)}; {len(seeds)} seeds) in")
     notes.print(str(folder), markup=False, soft_wrap=True)
     run_jobs(
@@ -134,21 +174,13 @@ def run_comparison(
     notes.print("Comparing …")
     comparison = _comparison(experiment)
     atomic_write(folder / COMPARISON_FILE, json.dumps(comparison, indent=1) + "\n")
-    page = write_report(folder)[0]
-    if as_json:
-        typer.echo(json.dumps(comparison, ensure_ascii=False))
-        return
-    first = next(job for job in jobs if job.arm == "fedpref")
-    console.print()
-    print_rounds(read_summary(first.run_dir), heading=f"FedPref, seed {first.seed}")
-    print_comparison(comparison)
-    # Paths on lines of their own, so that a narrow terminal does not break them.
-    typer.echo(f"Run directory:\n{folder}\nReport, for a browser:\n{page}")
+    return comparison, write_report(folder)[0]
 
 
 def _comparison(experiment: Experiment) -> dict[str, Any]:
     """Return the whole content of `comparison.json` from the complete runs."""
     jobs = experiment.jobs()
+    check_agreements(jobs)
     results = {arm: [collect(experiment, job) for job in jobs if job.arm == arm] for arm in ARMS}
     summary = read_summary(jobs[0].run_dir)
     last = summary["rounds"][-1]["sites"]
@@ -229,6 +261,8 @@ def print_comparison(comparison: Mapping[str, Any]) -> None:
             *(effect_text(cells[a, b, s]) for s in ("client_mean", "worst_site")),
         )
     console.print(effects)
+    for note in comparison["notes"]:
+        console.print(note, style="yellow", markup=False)
 
 
 def effect_text(effect: Mapping[str, Any]) -> str:

@@ -23,6 +23,7 @@ from fedpref.evaluation.candidate_pools import (
     parse_pool,
 )
 from fedpref.preference.pairs import MIN_MARGIN
+from fedpref.report.text import percent, points
 from fedpref.task import ONTOLOGY, load_ontology
 
 
@@ -122,13 +123,13 @@ def contrast_table(value: Mapping[str, Any]) -> Table:
         "candidates": [str(len(p["candidates"])) for p in pools],
         "reports / patients": [f"{p['reports']:,} / {p['patients']:,}" for p in pools],
         "baseline": [escape(p["baseline"] or "–") for p in pools],
-        "baseline F1": [_percent(p["baseline_f1"]) for p in pools],
-        "oracle F1": [_percent(p["oracle_f1"]) for p in pools],
-        "headroom (points)": [_points(p["headroom"]) for p in pools],
+        "baseline F1": [percent(p["baseline_f1"]) for p in pools],
+        "oracle F1": [percent(p["oracle_f1"]) for p in pools],
+        "headroom (points)": [points(p["headroom"]) for p in pools],
         "usable pairs": [_share(p["usable"], p["coverage"]) for p in pools],
         "all parsed sets identical": [_share(p["identical"], p["identical_share"]) for p in pools],
         "best candidate": [escape(p["best"] or "–") for p in pools],
-        "oracle − best (points)": [_points(p["over_best"]["effect"]) for p in pools],
+        "oracle − best (points)": [points(p["over_best"]["effect"]) for p in pools],
         "  95 % interval": [_interval(p["over_best"]) for p in pools],
     }
     for name, cells in rows.items():
@@ -144,17 +145,9 @@ def candidates_table(value: Mapping[str, Any]) -> Table:
     table.add_column("F1", justify="right")
     for pool in value["pools"]:
         for name, f1 in pool["f1"].items():
-            table.add_row(escape(pool["pool"]), escape(name), _percent(f1))
+            table.add_row(escape(pool["pool"]), escape(name), percent(f1))
         table.add_section()
     return table
-
-
-def _percent(value: float | None) -> str:
-    return "no data" if value is None else f"{100 * value:.2f}"
-
-
-def _points(value: float | None) -> str:
-    return "no data" if value is None else f"{100 * value:+.2f}"
 
 
 def _share(count: int, share: float | None) -> str:

@@ -15,7 +15,9 @@ from fedpref.config import load_config
 from fedpref.errors import ResumeError
 from fedpref.evaluation.lock import complete, open_lock
 from fedpref.evaluation.locked_test import cases_digest, held_out_cases
+from fedpref.experiment.collect import check_agreements, collect
 from fedpref.experiment.plan import open_experiment
+from fedpref.experiment.results import selected_round
 from fedpref.files import atomic_write
 from fedpref.report.comparison import ARM_TITLES
 from fedpref.report.text import percent
@@ -27,26 +29,31 @@ def locked_test(
     comparison: Annotated[Path, typer.Argument(help="The folder of a complete comparison.")],
     locks: Annotated[
         Path | None,
-        typer.Option(help="The folder of the locks. (Default: `locks` beside the comparison)"),
+        typer.Option(help="The folder of the locks. (Default: `locks` among the sites)"),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Evaluate the selected round of FedPref and Central on the test split, once and for good.
 
-    The lock belongs to the test reports, not to the run: another comparison over the same reports
-    finds it closed.
+    The lock belongs to the test reports, not to the run: another comparison over these sites finds
+    it closed.
     """
     folder = comparison.absolute()
     told = _comparison(folder)
     experiment = open_experiment(folder, load_config(told["config"]), told["seeds"])
     cases = held_out_cases(experiment.sites)
-    lock = open_lock(locks or folder.parent / "locks", cases_digest(cases), told["run"])
-    from fedpref.experiment.test_split import run_locked_test  # noqa: PLC0415  (imports torch)
+    # What decides is what was measured, not what a file says of it.
+    jobs = experiment.jobs()
+    check_agreements(jobs)
+    round_ = selected_round([collect(experiment, job) for job in jobs if job.arm == "fedpref"])
+    from fedpref.experiment.test_split import load_policies, run_locked_test  # noqa: PLC0415
 
+    policies = load_policies(experiment, round_)
+    home = Path(experiment.config.sites)
+    lock = open_lock(locks or home / "locks", cases_digest(cases), told["run"])
     notes = Console(stderr=True, highlight=False)
-    round_ = told["selected_round"]
     found = run_locked_test(
-        experiment, cases, round_, say=lambda line: notes.print(line, markup=False)
+        experiment, policies, cases, say=lambda line: notes.print(line, markup=False)
     )
     result = {
         "round": round_,

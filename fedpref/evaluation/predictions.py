@@ -5,9 +5,11 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from fedpref.config import RunConfig
 from fedpref.errors import DataError
 from fedpref.evaluation.metrics import EvaluationCounts
 from fedpref.files import read_jsonl, write_jsonl
+from fedpref.hashing import digest
 
 
 @dataclass(frozen=True)
@@ -25,9 +27,10 @@ class Prediction:
         return f"Prediction(report_id={self.report_id!r})"
 
 
-def predictions_path(state_dir: Path, round_: int, adapter_hash: str) -> Path:
-    """Return where a site keeps its answers of a round under an adapter."""
-    return state_dir / "predictions" / f"round-{round_}-{adapter_hash[:12]}.jsonl"
+def predictions_path(state_dir: Path, config: RunConfig, round_: int, adapter_hash: str) -> Path:
+    """Return where a site keeps its answers of a round: one file for all that decides them."""
+    asked = digest([config.evaluation.model_dump(), config.prompt.model_dump()])
+    return state_dir / "predictions" / f"round-{round_}-{adapter_hash[:12]}-{asked[:6]}.jsonl"
 
 
 def write_predictions(path: Path, rows: Sequence[Prediction]) -> None:

@@ -6,8 +6,8 @@ prediction file that was edited, or belongs to another annotation, cannot pass f
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +16,7 @@ from fedpref.errors import DataError, ResumeError
 from fedpref.evaluation.metrics import EvaluationCounts, pooled, report_counts
 from fedpref.evaluation.predictions import predictions_path, read_predictions
 from fedpref.experiment.plan import Experiment, Job
+from fedpref.federation.report import WITHHELD
 from fedpref.files import read_jsonl
 from fedpref.task import project
 
@@ -24,9 +25,13 @@ Record = dict[str, Any]
 # A site's policy may blank these two in what it reports, if they are small.
 _MAY_BE_WITHHELD: Final = ("empty_targets", "empty_with_prediction")
 _OF_PAIRS: Final = ("pairs", "pairs_preferred")
+# What the handshakes of all runs must have stated alike; `config` and the initial adapter are an
+# arm's and a seed's own.
+_SAME: Final = ("weights", "tokenizer", "prompt", "ontology", "adapter")
+_AGAIN: Final = "delete the run's folder and compare again"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ReportResult:
     """One report under one adapter: where it is at home, whose it is, and its counts."""
 
@@ -35,17 +40,18 @@ class ReportResult:
     counts: EvaluationCounts
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RoundResult:
     """One arm, seed and round: each report's result by report id, and the held-out pairs' counts.
 
-    `records` are the rounds' own records: one of the whole run, or one a site for Local.
+    `record` is the run's own; `withheld` are the sites whose policy gives out no counts.
     """
 
     reports: Mapping[str, ReportResult]
     pairs: EvaluationCounts
     trained_pairs: int
     record: Record
+    withheld: tuple[str, ...] = ()
 
 
 def collect(experiment: Experiment, job: Job) -> list[RoundResult]:
@@ -71,49 +77,95 @@ def _summary(job: Job) -> Record:
     return summary
 
 
+def check_agreements(jobs: Sequence[Job]) -> Record:
+    """Return what the sites agreed on; DataError unless it was the same in every run."""
+    found = []
+    for job in jobs:
+        text = (job.run_dir / "agreement.json").read_text(encoding="utf-8")
+        told = json.loads(text)
+        found.append({**told["versions"], **{key: told["common"][key] for key in _SAME}})
+    for job, other in zip(jobs, found, strict=True):
+        for key, value in found[0].items():
+            if other.get(key) != value:
+                raise DataError(
+                    f"{key} is {str(value)[:12]} in the runs of {jobs[0].arm}, "
+                    f"{str(other.get(key))[:12]} in those of {job.arm}, seed {job.seed}",
+                    why="arms are compared with one model, task and set of libraries",
+                    fix="compare again into another folder",
+                    file=job.run_dir,
+                )
+    return found[0]
+
+
 def _round(job: Job, sites: Sequence[SiteDirectory], record: Record) -> RoundResult:
     reports: dict[str, ReportResult] = {}
     pairs = EvaluationCounts()
+    withheld = []
     for site in sites:
-        entry = record["sites"].get(site.name)
-        if entry is None or entry["counts"] is None:
+        entry = record["sites"].get(site.name) or {"counts": None, "no_counts_because": "absent"}
+        if entry["counts"] is None:
+            if entry["no_counts_because"] != WITHHELD:
+                raise DataError(
+                    f"{job.arm}, seed {job.seed}, round {record['round']}: the site gave no "
+                    f"counts ({entry['no_counts_because']})",
+                    why="a comparison without one of its sites would be another comparison",
+                    fix="mend the site, delete the run's folder and compare again",
+                    file=job.run_dir,
+                    site=site.name,
+                )
+            withheld.append(site.name)
             continue
         told = EvaluationCounts.from_dict(entry["counts"])
-        rows = dict(_rows(job, site, record))
+        rows = _rows(job, site, record)
         _check_total(job, site, record["round"], pooled(r.counts for r in rows.values()), told)
         reports |= rows
-        pairs += replace(EvaluationCounts(), pairs=told.pairs, pairs_preferred=told.pairs_preferred)
+        pairs += EvaluationCounts(pairs=told.pairs, pairs_preferred=told.pairs_preferred)
     trained = sum(entry["pairs"] or 0 for entry in record["sites"].values())
-    return RoundResult(reports, pairs, trained, record)
+    return RoundResult(reports, pairs, trained, record, tuple(withheld))
 
 
-def _rows(job: Job, site: SiteDirectory, record: Record) -> Iterator[tuple[str, ReportResult]]:
-    """Yield the report id and result of each prediction; every one is scored again."""
+def _rows(job: Job, site: SiteDirectory, record: Record) -> dict[str, ReportResult]:
+    """Return the result of each prediction by report id; every answer is scored again."""
     adapter = record["adapter"] or _own_adapter(job.run_dir, site.name, record["round"])
-    path = predictions_path(site.state_dir(job.config.federation), record["round"], adapter)
+    path = predictions_path(
+        site.state_dir(job.config.federation), job.config, record["round"], adapter
+    )
+    reports = {report.report_id: report for report in site.split("dev")}
+    rows: dict[str, ReportResult] = {}
+    stored, scored, differing = EvaluationCounts(), EvaluationCounts(), 0
     for line, row in enumerate(read_predictions(path), start=1):
-        annotation = site.annotations.get(row.report_id)
-        if annotation is None:
+        report = reports.get(row.report_id)
+        if report is None or row.report_id in rows:
             raise DataError(
-                "a prediction belongs to no annotated report", file=path, line=line, site=site.name
+                "a prediction is for no development report, or for one that had one before",
+                fix=_AGAIN,
+                file=path,
+                line=line,
+                site=site.name,
             )
+        annotation = site.annotations[row.report_id]
         counts = report_counts(
             project(row.text, site.ontology),
             annotation.structure,
             annotation.ignore,
             truncated=bool(row.counts.truncated),
         )
-        if counts != row.counts:
-            raise DataError(
-                f"the prediction is stored with {_scores(row.counts)}, "
-                f"its text scores {_scores(counts)}",
-                why="the file or the annotation was changed after the evaluation",
-                fix="delete the run's folder and compare again",
-                file=path,
-                line=line,
-                site=site.name,
-            )
-        yield row.report_id, ReportResult(row.home_site or site.name, row.patient_id, counts)
+        stored, scored = stored + row.counts, scored + counts
+        differing += counts != row.counts
+        # Whose report it is, the site says, never the file.
+        home = report.home_site or site.name
+        rows[row.report_id] = ReportResult(home, report.patient_id, counts)
+    if differing:
+        # Sums over the site: those of one report would tell its annotation.
+        raise DataError(
+            f"{differing} predictions do not score what is stored with them: {_scores(stored)} "
+            f"are stored, {_scores(scored)} are scored, in all",
+            why="the file or the annotations were changed after the evaluation",
+            fix=_AGAIN,
+            file=path,
+            site=site.name,
+        )
+    return rows
 
 
 def _own_adapter(run_dir: Path, site: str, round_: int) -> str:
@@ -133,7 +185,7 @@ def _check_total(
                 f"{job.arm}, seed {job.seed}, round {round_}: {name} is {one} in the stored "
                 f"predictions and {other} in the run's record",
                 why="the predictions are not those of this run",
-                fix="delete the run's folder and compare again",
+                fix=_AGAIN,
                 file=job.run_dir,
                 site=site.name,
             )

@@ -1,5 +1,6 @@
 """Running an experiment's jobs, Central beside the other arms, each lane under its own Flower."""
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from functools import partial
@@ -9,6 +10,7 @@ from fedpref.experiment.plan import Experiment, Job
 from fedpref.launch import LocalFlower, Scalar
 
 Say = Callable[[str], None]
+_WORTH_TELLING = ("client mean", "alone", "left out", "no reply", "cannot take part")
 
 
 def run_jobs(
@@ -31,30 +33,38 @@ def run_jobs(
     others = [job for job in open_jobs if job.arm != "central"]
     lanes = [lane for lane in ([others, central] if parallel else [open_jobs]) if lane]
     flowers = [LocalFlower(home, app=app) for _ in lanes]
+    over = threading.Event()
     with ThreadPoolExecutor(max_workers=max(1, len(lanes))) as pool:
+        futures = [
+            pool.submit(_lane, lane, flower, federation, over, say, on_log)
+            for lane, flower in zip(lanes, flowers, strict=True)
+        ]
         try:
-            futures = [
-                pool.submit(_lane, lane, flower, federation, say, on_log)
-                for lane, flower in zip(lanes, flowers, strict=True)
-            ]
             done, _ = wait(futures, return_when=FIRST_EXCEPTION)
             for future in done:
                 future.result()
         finally:
-            # Whatever still runs has lost its purpose: its log ends and its thread with it.
-            for flower in flowers:
-                flower.stop()
+            # Whatever still runs has lost its purpose.
+            over.set()
+            while not all(future.done() for future in futures):
+                # A Flower that was just starting is found the next time.
+                for flower in flowers:
+                    flower.stop()
+                wait(futures, timeout=1.0)
 
 
 def _lane(
     jobs: Sequence[Job],
     flower: LocalFlower,
     federation: Mapping[str, Scalar],
+    over: threading.Event,
     say: Say,
     on_log: Say,
 ) -> None:
     with flower:
         for job in jobs:
+            if over.is_set():
+                return
             name = f"{job.arm}, seed {job.seed}"
             config = job.config
             if (job.run_dir / "config.json").exists():
@@ -70,5 +80,5 @@ def _lane(
 
 def _tell(say: Say, name: str, line: str) -> None:
     """Pass on what a person wants to see of many runs: rounds, and sites that are left out."""
-    if line.startswith("round ") and ("client mean" in line or "left out" in line):
+    if any(mark in line for mark in _WORTH_TELLING):
         say(f"{name}: {line}")

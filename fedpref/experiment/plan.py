@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
 from fedpref import __version__
-from fedpref.config import RunConfig
+from fedpref.config import RunConfig, load_config
 from fedpref.data import SiteDirectory, site_directories, write_pool
+from fedpref.demo import DEMO_MODEL, DEMO_MODEL_FOLDER
 from fedpref.errors import ConfigError, DataError, FedPrefError, ResumeError, raise_all
 from fedpref.federation.strategies import LOCAL
-from fedpref.files import atomic_write
-from fedpref.hashing import digest
+from fedpref.files import atomic_write, read_jsonl
+from fedpref.hashing import digest, digest_file
 from fedpref.preference.dataset import pairs_digest, pool_pairs, read_pairs
 from fedpref.task import ONTOLOGY, Ontology, load_ontology
 
@@ -39,6 +40,10 @@ class Job:
     def run_dir(self) -> Path:
         """Return the directory of the run."""
         return Path(self.config.runs_dir) / self.config.run_id
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return the records of the run's closed rounds."""
+        return [row for _, row in read_jsonl(self.run_dir / "rounds.jsonl")]
 
 
 @dataclass(frozen=True)
@@ -90,7 +95,8 @@ class Experiment:
 
 def experiment_id(config: RunConfig, seeds: Sequence[int]) -> str:
     """Return a name that is the same for the same configuration, seeds and folder of sites."""
-    key = digest([config.numeric(), sorted(seeds), str(Path(config.sites).resolve()), __version__])
+    where = [str(Path(config.sites).resolve()), config.federation, config.ontology]
+    key = digest([config.numeric(), sorted(seeds), where, _model(config), __version__])
     return f"compare-{key[:8]}"
 
 
@@ -102,6 +108,8 @@ def open_experiment(folder: Path, config: RunConfig, seeds: Sequence[int]) -> Ex
     """
     if not seeds or len(set(seeds)) != len(seeds):
         raise ConfigError("no seed, or one seed twice", fix="give each seed once", key="seeds")
+    for seed in seeds:
+        load_config(config.to_flat() | {"seed": seed})
     if config.strategy == LOCAL:
         raise ConfigError(
             "the strategy of a comparison is that of its federated arm",
@@ -139,6 +147,15 @@ def _sites(folder: Path, ontology: Ontology) -> tuple[SiteDirectory, ...]:
             sites.append(SiteDirectory.load(path, ontology))
         except FedPrefError as error:
             problems.append(error)
+    if sites and not problems and not any(site.split("dev") for site in sites):
+        problems.append(
+            DataError(
+                "no site has a development report",
+                why="arms are compared, and the round is selected, on development reports",
+                fix='give reports the split "dev"',
+                file=folder,
+            )
+        )
     raise_all(problems)
     return tuple(sites)
 
@@ -151,8 +168,19 @@ def _plan(experiment: Experiment) -> dict[str, Any]:
         "seeds": list(experiment.seeds),
         # The seed of a run is one of `seeds`.
         "config": {key: value for key, value in values.items() if key != "seed"},
+        "federation": experiment.config.federation,
+        "ontology": experiment.sites[0].ontology.digest,
+        "model": _model(experiment.config),
         "sites": {site.name: _contents(site) for site in experiment.sites},
     }
+
+
+def _model(config: RunConfig) -> dict[str, str]:
+    """Return the name of the base model and, if it is a folder, the hash of its files."""
+    name = config.model.path
+    folder = DEMO_MODEL_FOLDER if name == DEMO_MODEL else Path(name)
+    files = sorted(path for path in folder.glob("*") if path.is_file()) if folder.is_dir() else []
+    return {"name": name, "files": digest([[path.name, digest_file(path)] for path in files])}
 
 
 def _contents(site: SiteDirectory) -> dict[str, str]:

@@ -41,6 +41,7 @@ def compare_arms(results: Mapping[Arm, Runs], *, draws: int = 10_000) -> Json:
     number of pairs in every round.
     """
     results = {arm: _on_common_reports(results, arm) for arm in ARMS}
+    notes = _withheld(results["fedpref"]) + _other_pairs(results)
     exposure = _exposure(results)
     arms = {arm: {"rounds": _scores(runs), "exposure": exposure} for arm, runs in results.items()}
     for arm, runs in results.items():
@@ -50,9 +51,7 @@ def compare_arms(results: Mapping[Arm, Runs], *, draws: int = 10_000) -> Json:
         }
         arms[arm]["seconds"] = sum(record["seconds"]["total"] for record in records)
     fedpref: list[Json] = arms["fedpref"]["rounds"]  # type: ignore[assignment]
-    selected = select_round(
-        [row["client_mean"] for row in fedpref], [row["worst_site"] for row in fedpref]
-    )
+    selected = _selected(fedpref)
     cohort = _Cohort(results["fedpref"][0][0])
     rounds = range(len(fedpref))
     counts = {
@@ -62,6 +61,7 @@ def compare_arms(results: Mapping[Arm, Runs], *, draws: int = 10_000) -> Json:
     return {
         "rounds": rounds[-1],
         "selected_round": selected,
+        "notes": notes,
         "arms": arms,
         "effects": [
             *(
@@ -95,6 +95,42 @@ def compare_arms(results: Mapping[Arm, Runs], *, draws: int = 10_000) -> Json:
             for result in results["fedpref"][0]
         ],
     }
+
+
+def selected_round(fedpref: Runs) -> int:
+    """Return the common round of all arms, by FedPref's means over seeds (DESIGN 1.9)."""
+    return _selected(_scores(fedpref))
+
+
+def _selected(rows: Sequence[Json]) -> int:
+    means = [row["client_mean"] for row in rows]
+    if all(mean is None for mean in means):
+        raise DataError(
+            "no round has a client mean",
+            why="no development report has a finding, in its annotation or in an answer",
+            fix="give the sites development reports with findings",
+        )
+    return select_round(means, [row["worst_site"] for row in rows])
+
+
+def _withheld(fedpref: Runs) -> list[str]:
+    sites = sorted({site for run in fedpref for result in run for site in result.withheld})
+    return [f"site {site} withholds its counts and is in no score of any arm" for site in sites]
+
+
+def _other_pairs(results: Mapping[Arm, Runs]) -> list[str]:
+    """Blank preference accuracies that are over other pairs than FedPref's, and say so."""
+    expected = results["fedpref"][0][0].pairs.pairs
+    notes = []
+    for arm, runs in results.items():
+        found = {result.pairs.pairs for run in runs for result in run}
+        if found != {expected}:
+            notes.append(
+                f"arm {arm} was asked about {', '.join(map(str, sorted(found)))} held-out pairs, "
+                f"FedPref about {expected} (a site with few pairs gives out nothing on them): its "
+                "preference accuracy is over other pairs"
+            )
+    return notes
 
 
 class _Cohort:
@@ -216,5 +252,5 @@ def _seed_scores(result: RoundResult) -> Json:
         "preference_accuracy": preference_accuracy(result.pairs),
         "sites": dict(scores.sites),
         "disease_sites": {site: disease_f1(c) for site, c in counts.items()},
-        "counts": pooled(counts.values()).to_dict(),
+        "counts": (pooled(counts.values()) + result.pairs).to_dict(),
     }

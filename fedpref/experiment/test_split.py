@@ -1,10 +1,10 @@
-"""The policies of a comparison on the sites' test split: answers first, then the result."""
+"""The policies of a comparison on the sites' test split: loaded first, then asked once."""
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from dataclasses import dataclass
 
-from fedpref.adapter_state import AdapterSpec, load_adapter
-from fedpref.data import SiteDirectory
+from fedpref.adapter_state import AdapterSpec, AdapterState, load_adapter, state_digest
+from fedpref.errors import DataError
 from fedpref.evaluation.locked_test import Case, LockedResult, PolicyCounts, locked_result
 from fedpref.evaluation.predictions import read_predictions
 from fedpref.evaluation.site_evaluation import evaluate_site
@@ -13,12 +13,19 @@ from fedpref.training.adapter import make_spec
 from fedpref.training.base_model import BaseModel, load_base_model
 
 
-def run_locked_test(
-    experiment: Experiment, cases: Sequence[Case], round_: int, *, say: Callable[[str], None]
-) -> LockedResult:
-    """Return the result of FedPref's and Central's adapters after `round_` on the test split.
+@dataclass(frozen=True)
+class Policies:
+    """The base model and the adapters after one round: FedPref's and Central's, seed by seed."""
 
-    Each policy answers every test report once; the answers stay in the sites' state.
+    base: BaseModel
+    spec: AdapterSpec
+    adapters: Sequence[tuple[Job, AdapterState]]
+
+
+def load_policies(experiment: Experiment, round_: int) -> Policies:
+    """Return all that answering takes, so that nothing can be missing once the lock is made.
+
+    Raises DataError if an adapter is not the one that its run has recorded.
     """
     settings = experiment.config.model
     base = load_base_model(
@@ -28,24 +35,48 @@ def run_locked_test(
         threads=experiment.config.training.threads,
     )
     spec = make_spec(base, experiment.config.lora)
-    counts: dict[str, list[PolicyCounts]] = {"fedpref": [], "central": []}
+    adapters = []
     for job in experiment.jobs():
-        if job.arm in counts:
-            say(f"{job.arm}, seed {job.seed}: answering {len(cases)} test reports")
-            counts[job.arm].append(_policy(experiment, job, round_, base, spec))
+        if job.arm == "local":
+            continue
+        folder = job.run_dir / "adapters" / f"round-{round_}"
+        state = load_adapter(folder, spec)
+        recorded = str(job.records()[round_]["adapter"])
+        if state_digest(state) != recorded:
+            raise DataError(
+                f"the adapter is {state_digest(state)[:12]}, the run recorded {recorded[:12]}",
+                why="what is tested must be what was selected",
+                fix="restore the run's folder",
+                file=folder,
+            )
+        adapters.append((job, state))
+    return Policies(base, spec, adapters)
+
+
+def run_locked_test(
+    experiment: Experiment, policies: Policies, cases: Sequence[Case], say: Callable[[str], None]
+) -> LockedResult:
+    """Return the result of the policies on the test split; each answers every report once.
+
+    The answers stay in the sites' state.
+    """
+    counts: dict[str, list[PolicyCounts]] = {"fedpref": [], "central": []}
+    for job, state in policies.adapters:
+        say(f"{job.arm}, seed {job.seed}: answering {len(cases)} test reports")
+        counts[job.arm].append(_answers(experiment, policies, job, state))
     return locked_result(cases, fedpref=counts["fedpref"], central=counts["central"])
 
 
-def _policy(
-    experiment: Experiment, job: Job, round_: int, base: BaseModel, spec: AdapterSpec
+def _answers(
+    experiment: Experiment, policies: Policies, job: Job, state: AdapterState
 ) -> PolicyCounts:
-    state = load_adapter(job.run_dir / "adapters" / f"round-{round_}", spec)
     counts: PolicyCounts = {}
     for site in experiment.sites:
-        path = _answers(site, job)
+        folder = site.state_dir(job.config.federation) / "test"
+        path = folder / f"{job.arm}-{job.seed}.jsonl"
         evaluate_site(
-            base,
-            spec,
+            policies.base,
+            policies.spec,
             state,
             site,
             [],
@@ -58,8 +89,3 @@ def _policy(
         rows = read_predictions(path)
         counts = {**counts, **{f"{site.name}/{row.report_id}": row.counts for row in rows}}
     return counts
-
-
-def _answers(site: SiteDirectory, job: Job) -> Path:
-    folder = site.state_dir(job.config.federation) / "test"
-    return folder / f"{job.arm}-{job.seed}.jsonl"

@@ -11,7 +11,7 @@ from dataclasses import replace
 from flwr.serverapp import Grid
 
 from fedpref.config import RunConfig
-from fedpref.errors import FedPrefError, raise_all
+from fedpref.errors import FedPrefError, RoundError, raise_all
 from fedpref.federation.checkpoint import RunDirectory
 from fedpref.federation.cohort import Cohort
 from fedpref.federation.handshake import Agreement
@@ -40,11 +40,17 @@ def each_alone(
         try:
             federate(grid, own, runs[site], cohort.only(site), runs[site].agree(part))
         except FedPrefError as error:
-            error.site = error.site or site
-            return error
+            return RoundError(f"training alone failed: {error}", site=site)
         return None
 
     # Threads wait for replies, so that one a site costs nothing.
     with ThreadPoolExecutor(max_workers=len(runs), thread_name_prefix="site") as pool:
         raise_all([error for error in pool.map(one, runs) if error is not None])
+    absent = sorted(agreement.sites.keys() - runs.keys())
+    if absent:
+        raise RoundError(
+            f"{', '.join(absent)} did not join",
+            why="the rounds of a run hold all sites that it began with",
+            fix="bring them back and resume the run; the others' rounds are kept",
+        )
     run.close_all(list(runs.values()))

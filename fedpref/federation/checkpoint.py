@@ -28,7 +28,8 @@ from fedpref.adapter_state import (
 from fedpref.config import RunConfig
 from fedpref.errors import ConfigError, FedPrefError, ResumeError, raise_all
 from fedpref.federation.handshake import Agreement
-from fedpref.federation.report import side_by_side
+from fedpref.federation.progress import say
+from fedpref.federation.report import score_line, side_by_side
 from fedpref.files import atomic_write, read_jsonl, write_jsonl
 
 Record = dict[str, Any]
@@ -165,8 +166,12 @@ class RunDirectory:
 
     def close_all(self, alone: Sequence["RunDirectory"]) -> None:
         """Write the rounds of sites that trained alone, round by round together, as this run's."""
-        rounds = zip(*(run.records() for run in alone), strict=True)
-        write_jsonl(self.path / "rounds.jsonl", map(side_by_side, rounds))
+        rounds = [
+            side_by_side(records) for records in zip(*(run.records() for run in alone), strict=True)
+        ]
+        write_jsonl(self.path / "rounds.jsonl", rounds)
+        for record in rounds:
+            say(f"all sites, {score_line(record)}")
 
     def finish(self) -> Record:
         """Write and return `summary.json`: the run is complete."""

@@ -7,6 +7,8 @@ from fedpref.evaluation.metrics import EvaluationCounts, disease_f1, summarise
 
 Record = dict[str, Any]
 
+# Why a site has no counts, if it is the site's own decision.
+WITHHELD = "withheld by the site's policy"
 # The scores of a round over all its sites, as `RoundMetrics` has them.
 SCORES = (
     "client_mean",
@@ -74,6 +76,23 @@ def round_record(
     }
 
 
+def score_line(record: Record) -> str:
+    """Return a closed round in one line; a run of one site names it."""
+    head = f"round {record['round']}: "
+    tail = f", {record['seconds']['total']:.1f} s"
+    if len(record["sites"]) == 1:
+        (site,) = record["sites"]
+        return f"{head}site {site} alone {_percent(record['client_mean'])}{tail}"
+    return (
+        f"{head}client mean {_percent(record['client_mean'])}, "
+        f"worst site {_percent(record['worst_site'])}{tail}"
+    )
+
+
+def _percent(value: float | None) -> str:
+    return "no data" if value is None else f"{100 * value:.2f} %"
+
+
 def side_by_side(records: Sequence[Record]) -> Record:
     """Return the record of one round of sites that trained alone, from each site's own record.
 
@@ -125,5 +144,5 @@ def _no_counts(
     if site in counts:
         return None
     if site in withheld:
-        return "withheld by the site's policy"
+        return WITHHELD
     return refused.get(site, "the site has not joined")

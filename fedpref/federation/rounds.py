@@ -30,7 +30,7 @@ from fedpref.federation.guards import (
 )
 from fedpref.federation.handshake import Agreement
 from fedpref.federation.progress import say
-from fedpref.federation.report import round_record
+from fedpref.federation.report import round_record, score_line
 from fedpref.federation.spool import Spool
 from fedpref.federation.strategy_view import SitesOnly
 
@@ -188,11 +188,7 @@ class Rounds:
                 "seconds": answers.now(),
             },
         )
-        say(
-            f"round {round_}: client mean {_percent(record['client_mean'])}, "
-            f"worst site {_percent(record['worst_site'])}, "
-            f"{record['seconds']['total']:.1f} s"
-        )
+        say(score_line(record))
         return record
 
     def _configure(self, round_: int, adapter: AdapterState) -> dict[str, ConfigRecord]:
@@ -368,7 +364,3 @@ def _confirmed(reply: Message) -> set[str]:
 
 def _stage(round_: int) -> str:
     return "SFT" if round_ == 0 else "DPO"
-
-
-def _percent(value: float | None) -> str:
-    return "no data" if value is None else f"{100 * value:.2f} %"

@@ -135,7 +135,9 @@ class LocalSite:
             prompt_style=self.config.prompt.style,
             ontology=self.ontology,
             settings=self.config.evaluation,
-            predictions=predictions_path(self.state_dir, round_, state_digest(adapter)),
+            predictions=predictions_path(
+                self.state_dir, self.config, round_, state_digest(adapter)
+            ),
         )
         # Preference accuracy and false positives have cells of their own.
         if counts.empty_targets < smallest:

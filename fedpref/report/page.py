@@ -67,7 +67,7 @@ def comparison_page(
         Section(
             "results",
             "Results",
-            sentences=findings(result),
+            sentences=(*findings(result), *(f"{note}." for note in result.notes)),
             tables=_pick(tables, "headline", "effects", "measures"),
         ),
         Section(

@@ -176,6 +176,7 @@ class Comparison(Part):
     seeds: tuple[int, ...] = Field(min_length=1)
     rounds: Count
     selected_round: Count
+    notes: tuple[str, ...] = ()
     sites: dict[str, Support]
     arms: dict[ArmName, Arm] = Field(min_length=1)
     effects: tuple[Effect, ...]

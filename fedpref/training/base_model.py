@@ -18,12 +18,11 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
+from fedpref.demo import DEMO_MODEL, DEMO_MODEL_FOLDER
 from fedpref.errors import ModelError
 from fedpref.hashing import digest, digest_bytes, digest_file
 from fedpref.training.quiet import quiet
 
-DEMO: Final = "demo"
-_DEMO_FOLDER: Final = Path(__file__).resolve().parent.parent / "demo" / "model"
 _WEIGHT_SUFFIXES: Final = (".safetensors", ".bin")
 # What from_pretrained adds to a configuration without any effect on the numbers.
 _VOLATILE: Final = {"_name_or_path", "transformers_version", "torch_dtype", "dtype"}
@@ -93,7 +92,7 @@ def clear_base_models() -> None:
 def _find(name_or_path: str | Path) -> Path:
     """Return the folder with the model's files."""
     name = str(name_or_path)
-    path = _DEMO_FOLDER if name == DEMO else Path(name).expanduser()
+    path = DEMO_MODEL_FOLDER if name == DEMO_MODEL else Path(name).expanduser()
     if path.is_dir():
         if not (path / "config.json").is_file():
             raise ModelError(
@@ -103,7 +102,7 @@ def _find(name_or_path: str | Path) -> Path:
                 fix="give a folder written by save_pretrained (model and tokenizer)",
             )
         return path.resolve()
-    looks_like_path = isinstance(name_or_path, Path) or name == DEMO or name[:1] in "./~\\"
+    looks_like_path = isinstance(name_or_path, Path) or name == DEMO_MODEL or name[:1] in "./~\\"
     if not looks_like_path:
         try:
             return Path(snapshot_download(name, local_files_only=True)).resolve()

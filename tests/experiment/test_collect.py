@@ -17,8 +17,9 @@ from fedpref.evaluation.predictions import (
     read_predictions,
     write_predictions,
 )
-from fedpref.experiment.collect import by_site, collect
+from fedpref.experiment.collect import by_site, check_agreements, collect
 from fedpref.experiment.plan import Experiment, Job, open_experiment
+from fedpref.federation.report import WITHHELD
 from fedpref.files import write_jsonl
 from fedpref.task import project
 
@@ -51,12 +52,7 @@ def record(counts: dict[str, EvaluationCounts], adapter: str | None) -> dict[str
 
 def finish(job: Job, sites: tuple[SiteDirectory, ...], adapter: str | None = ADAPTER) -> None:
     """Leave what a run of one round leaves, with its predictions."""
-    told = {
-        site.name: predict(
-            site, predictions_path(site.state_dir(job.config.federation), 0, adapter or ADAPTER)
-        )
-        for site in sites
-    }
+    told = {site.name: predict(site, answers_of(site, job)) for site in sites}
     job.run_dir.mkdir(parents=True)
     summary = {"rounds": [record(told, adapter)]}
     (job.run_dir / "summary.json").write_text(json.dumps(summary))
@@ -91,6 +87,10 @@ def test_every_arm_is_read_by_home_site(experiment: Experiment) -> None:
     assert [result.pairs.pairs for result in results] == [10, 10, 5]
 
 
+def answers_of(site: SiteDirectory, job: Job) -> Path:
+    return predictions_path(site.state_dir("demo"), job.config, 0, ADAPTER)
+
+
 def edit(path: Path, **changes: Any) -> None:
     rows = read_predictions(path)
     write_jsonl(path, [asdict(rows[0]) | changes, *(asdict(row) for row in rows[1:])])
@@ -99,19 +99,69 @@ def edit(path: Path, **changes: Any) -> None:
 def test_an_edited_answer_is_refused_with_both_scores(experiment: Experiment) -> None:
     job = experiment.jobs()[0]
     finish(job, experiment.sites)
-    path = predictions_path(experiment.sites[0].state_dir("demo"), 0, ADAPTER)
+    path = answers_of(experiment.sites[0], job)
     edit(path, text='{"diseases":[],"findings":[]}')
-    with pytest.raises(DataError, match="stored with tp 1, fp 0, fn 0, its text scores tp 0") as e:
+    stored, scored = "tp 1, fp 1, fn 0 are stored", "tp 0, fp 1, fn 1 are scored"
+    with pytest.raises(DataError, match=f"1 predictions .*{stored}, {scored}") as caught:
         collect(experiment, job)
-    assert "north-dev" not in str(e.value)
-    assert e.value.line == 1
+    assert "north-dev" not in str(caught.value)
+
+
+def test_home_and_patient_are_what_the_site_says(experiment: Experiment) -> None:
+    job = experiment.jobs()[2]
+    finish(job, (experiment.central,))
+    before = collect(experiment, job)[0].reports
+    edit(answers_of(experiment.central, job), home_site="south", patient_id="somebody")
+    assert collect(experiment, job)[0].reports == before
+    assert {r.site for r in before.values()} == {"north", "south"}
+
+
+def test_a_repeated_or_strange_answer_is_refused(experiment: Experiment) -> None:
+    job = experiment.jobs()[0]
+    finish(job, experiment.sites)
+    path = answers_of(experiment.sites[0], job)
+    rows = read_predictions(path)
+    for row in (rows[0], replace(rows[0], report_id="north-test-0")):
+        write_predictions(path, [*rows, row])
+        with pytest.raises(DataError, match="no development report, or for one that had one"):
+            collect(experiment, job)
+
+
+def test_a_site_that_failed_is_named_and_not_left_out(experiment: Experiment) -> None:
+    job = experiment.jobs()[0]
+    finish(job, experiment.sites)
+    path = job.run_dir / "summary.json"
+    summary = json.loads(path.read_text())
+    entry = summary["rounds"][0]["sites"]["south"]
+    entry |= {"counts": None, "no_counts_because": "no reply within round-deadline = 5 s"}
+    path.write_text(json.dumps(summary))
+    with pytest.raises(DataError, match=r"gave no counts \(no reply within") as caught:
+        collect(experiment, job)
+    assert caught.value.site == "south"
+    entry["no_counts_because"] = WITHHELD
+    path.write_text(json.dumps(summary))
+    (result,) = collect(experiment, job)
+    assert result.withheld == ("south",)
+    assert {r.site for r in result.reports.values()} == {"north"}
+
+
+def test_runs_with_another_model_are_refused_with_both_hashes(experiment: Experiment) -> None:
+    jobs = experiment.jobs()
+    for job, weights in zip(jobs, ("1" * 64, "1" * 64, "2" * 64), strict=True):
+        job.run_dir.mkdir(parents=True)
+        same = dict.fromkeys(("tokenizer", "prompt", "ontology", "adapter"), "0" * 64)
+        told = {"common": {**same, "weights": weights}, "versions": {"torch": "2.13.0"}}
+        (job.run_dir / "agreement.json").write_text(json.dumps(told))
+    assert check_agreements(jobs[:2])["torch"] == "2.13.0"
+    with pytest.raises(DataError, match=r"weights is 111111111111 .* 222222222222 .* central"):
+        check_agreements(jobs)
 
 
 def test_a_consistently_edited_answer_disagrees_with_the_record(experiment: Experiment) -> None:
     job = experiment.jobs()[0]
     finish(job, experiment.sites)
     site = experiment.sites[1]
-    predict(site, predictions_path(site.state_dir("demo"), 0, ADAPTER), text="{}")
+    predict(site, answers_of(site, job), text="{}")
     with pytest.raises(DataError, match="tp is 0 in the stored predictions and 1 in the run's"):
         collect(experiment, job)
 
@@ -119,7 +169,7 @@ def test_a_consistently_edited_answer_disagrees_with_the_record(experiment: Expe
 def test_a_removed_answer_disagrees_with_the_record(experiment: Experiment) -> None:
     job = experiment.jobs()[0]
     finish(job, experiment.sites)
-    path = predictions_path(experiment.sites[0].state_dir("demo"), 0, ADAPTER)
+    path = answers_of(experiment.sites[0], job)
     write_predictions(path, read_predictions(path)[:1])
     with pytest.raises(DataError, match="reports is 1 in the stored predictions and 2"):
         collect(experiment, job)

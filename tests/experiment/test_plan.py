@@ -120,11 +120,36 @@ def test_a_union_of_other_pairs_is_refused_with_both_hashes(
         open_experiment(tmp_path / "x", config, [5])
 
 
-@pytest.mark.parametrize("seeds", [[], [5, 5]])
+@pytest.mark.parametrize("seeds", [[], [5, 5], [-1], [2**63]])
 def test_seeds_are_given_once_each(tmp_path: Path, config: RunConfig, seeds: list[int]) -> None:
     with pytest.raises(ConfigError, match="seed"):
         open_experiment(tmp_path / "x", config, seeds)
     assert not (tmp_path / "x").exists()
+
+
+def test_another_base_model_is_another_experiment(
+    tmp_path: Path, folder: Path, config: RunConfig
+) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text("{}")
+    settings = {"sites": str(folder), "model.path": str(model)}
+    other = load_config(settings)
+    assert experiment_id(other, [5]) != experiment_id(load_config({"sites": str(folder)}), [5])
+    open_experiment(tmp_path / "x", other, [5])
+    (model / "config.json").write_text('{"changed": 1}')
+    with pytest.raises(ResumeError, match=r"key model\.files: was "):
+        open_experiment(tmp_path / "x", other, [5])
+
+
+def test_sites_without_a_development_report_are_refused_at_once(
+    tmp_path: Path, folder: Path, config: RunConfig
+) -> None:
+    for name in ("north", "south"):
+        path = folder / name / "reports.jsonl"
+        path.write_text(path.read_text().replace('"split":"dev"', '"split":"diagnostic"'))
+    with pytest.raises(DataError, match="no site has a development report"):
+        open_experiment(tmp_path / "x", config, [5])
 
 
 def test_the_arm_local_is_no_strategy_to_compare(tmp_path: Path, folder: Path) -> None:

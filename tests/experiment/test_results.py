@@ -122,6 +122,24 @@ def test_arms_on_other_reports_are_refused_with_both_numbers() -> None:
         compare_arms(results, draws=20)
 
 
+def test_preferences_over_other_pairs_and_withheld_sites_are_told() -> None:
+    results: dict[Any, Any] = {name: runs(FAIR) for name in ARMS}
+    assert compare_arms(results, draws=20)["notes"] == []
+    results["central"] = [[result(FAIR, pairs=EvaluationCounts(pairs=6, pairs_preferred=2))]]
+    results["fedpref"] = [[result(FAIR, withheld=("c",))]]
+    notes = compare_arms(results, draws=20)["notes"]
+    assert [("site c" in note, "6 held-out pairs" in note) for note in notes] == [
+        (True, False),
+        (False, True),
+    ]
+
+
+def test_without_any_finding_no_round_can_be_selected() -> None:
+    nothing = runs(dict.fromkeys(FAIR, (0, 0, 0)))
+    with pytest.raises(DataError, match="no round has a client mean"):
+        compare_arms(dict.fromkeys(ARMS, nothing), draws=20)
+
+
 def test_reports_that_fedpref_withholds_count_in_no_arm() -> None:
     fewer = runs({name: FAIR[name] for name in ("a1", "a2")})
     found = compare_arms({"fedpref": fewer, "local": fewer, "central": runs(FAIR)}, draws=20)

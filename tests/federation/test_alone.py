@@ -117,6 +117,24 @@ def test_a_site_without_pairs_keeps_the_untrained_adapter(tmp_path: Path) -> Non
     assert not any(row["trained"] for row in rounds_of(own))
 
 
+def test_a_site_that_stays_away_keeps_the_run_open(tmp_path: Path) -> None:
+    first = settings(tmp_path)
+    sites = sites_of(tmp_path)
+    with pytest.raises(Killed):
+        run_server(fake_grid(sites, first, tamper=killed_by_training), first)
+    again = settings(tmp_path, resume=str(tmp_path / "runs" / "r"), quorum=2, min_sites=2)
+    grid = fake_grid(sites[:2], again)
+    with pytest.raises(FedPrefError, match="site-c did not join"):
+        run_server(grid, again)
+    assert not (tmp_path / "runs" / "r" / "summary.json").exists()
+
+
+def killed_by_training(site: int, reply: Message) -> Message:
+    if reply.metadata.message_type == "train":
+        raise Killed
+    return reply
+
+
 def test_a_failing_site_is_named_and_the_others_are_kept(tmp_path: Path) -> None:
     sites = sites_of(tmp_path)
 
