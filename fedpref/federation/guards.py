@@ -45,8 +45,7 @@ class Refused(RoundError):
 class Expectation:
     """What the coordinator knows about the one reply it waits for.
 
-    `pairs` is the site's count in the handshake, over-long pairs left out already; `may_drop` is
-    no longer looked at.
+    `pairs` is the site's count in the handshake, over-long pairs left out already.
     """
 
     site: str
@@ -55,7 +54,6 @@ class Expectation:
     spec: AdapterSpec
     base_hash: str
     pairs: int
-    may_drop: bool = False
 
 
 @dataclass(frozen=True)
@@ -122,9 +120,6 @@ def check_update(reply: Message, expected: Expectation) -> Update:
         state = unpack(flat, expected.spec)
     except FedPrefError as error:
         raise Refused(error.what) from None
-    except Exception as error:
-        # A stranger's bytes: numpy also raises MemoryError, OverflowError, TokenError, BadZipFile …
-        raise Refused(f"the update cannot be decoded ({type(error).__name__})") from None
     bad = [key for key, value in state.items() if not np.isfinite(value).all()]
     if bad:
         raise Refused(f"NaN or infinity in {len(bad)} tensors, first {bad[0]}")

@@ -48,6 +48,8 @@ def round_record(
         **{name: getattr(scores, name) for name in SCORES},
         "sites": {
             site: {
+                "asked": site in training["asked"],
+                "norm": training["norms"].get(site),
                 "pairs": training["pairs"].get(site),
                 "weight": training["weights"].get(site, 0.0),
                 "seconds": training["site_seconds"].get(site),

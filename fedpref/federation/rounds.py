@@ -19,16 +19,21 @@ from fedpref.errors import FedPrefError, RoundError
 from fedpref.evaluation.metrics import EvaluationCounts
 from fedpref.federation import wire
 from fedpref.federation.cohort import Cohort, Member
+from fedpref.federation.cohort_guards import ExtraMetrics, refuse_far, update_norm
 from fedpref.federation.difference import Difference, encode_difference
 from fedpref.federation.exchange import POLL_SECONDS, Traffic, exchange
 from fedpref.federation.guards import (
+    EVALUATED_METRICS,
+    TRAINED_METRICS,
     Expectation,
     Refused,
     check_counts,
+    check_nothing_trained,
     check_reply,
     check_update,
 )
 from fedpref.federation.handshake import Agreement
+from fedpref.federation.participation import sample_sites
 from fedpref.federation.progress import say
 from fedpref.federation.report import round_record, score_line
 from fedpref.federation.spool import Spool
@@ -67,6 +72,7 @@ class Rounds:
     ) -> None:
         self.grid, self.config, self.cohort = grid, config, cohort
         self.agreement, self.strategy, self.poll = agreement, strategy, poll
+        self._extra = ExtraMetrics()
         # The way to the newest global adapter; a resumed run starts without one.
         self._difference: Difference | None = None
 
@@ -84,7 +90,7 @@ class Rounds:
         spec, start = self.agreement.spec, adapter
         outgoing = wire.Outgoing([adapter, *([root] if root else [])], spec, self._difference)
         root_hash = state_digest(root) if root else ""
-        answers, nothing = _Answers(), set[str]()
+        answers, nothing, norms = _Answers(), set[str](), dict[str, float]()
         strategy_configs = self._configure(round_, adapter)
         say(f"round {round_}: {_stage(round_)} at {len(strategy_configs)} sites")
 
@@ -104,12 +110,15 @@ class Rounds:
             status = check_reply(reply, self._expected(site, round_, base), statuses)
             if status == wire.LACKS:
                 return self._resend(site, reply, answers, request)
+            self._warn_of_extra(site, reply, TRAINED_METRICS)
             if status == wire.TRAINED:
                 wire.make_whole(reply.content, base, start, spec, self.config.wire)
                 update = check_update(reply, self._expected(site, round_, base))
                 spool.put(site, update.flat, update.pair_count)
+                norms[site] = update_norm(update.flat, start, spec)
                 detail = f"trained {update.pair_count} pairs"
             else:
+                check_nothing_trained(reply, self._expected(site, round_, base))
                 nothing.add(site)
                 detail = "has no pairs to train"
             say(f"round {round_}: site {site} {detail} ({answers.now():.1f} s)")
@@ -117,7 +126,12 @@ class Rounds:
 
         requests = {site: request(site) for site in strategy_configs}
         self._exchange(round_, requests, on_reply, answers)
-        self._need_quorum(round_, "training", len(spool.pair_counts) + len(nothing), answers)
+        for site, reason in refuse_far(norms, self.config.guards.norm_multiple).items():
+            spool.discard(site)
+            answers.refused[site] = reason
+            say(f"round {round_}: site {site} is left out: {reason}", warn=True)
+        answered = len(spool.pair_counts) + len(nothing)
+        self._need_quorum(round_, "training", answered, len(requests), answers)
         weights: dict[str, float] = {}
         trained = bool(spool.pair_counts)
         if trained:
@@ -131,6 +145,8 @@ class Rounds:
             "adapter": state_digest(adapter),
             "root": root_hash or state_digest(adapter),
             "trained": trained,
+            "asked": list(requests),
+            "norms": dict(sorted(norms.items())),
             "pairs": spool_counts | dict.fromkeys(sorted(nothing), 0),
             "weights": weights,
             "refused": answers.refused,
@@ -166,6 +182,7 @@ class Rounds:
             status = check_reply(reply, self._expected(site, round_, base), statuses)
             if status == wire.LACKS:
                 return self._resend(site, reply, answers, request)
+            self._warn_of_extra(site, reply, EVALUATED_METRICS)
             if status == wire.EVALUATED:
                 counts[site] = check_counts(reply)
             else:
@@ -175,7 +192,8 @@ class Rounds:
         self._exchange(
             round_, {site: request(site) for site in self.cohort.members}, on_reply, answers
         )
-        self._need_quorum(round_, "evaluation", len(counts) + len(withheld), answers)
+        answered = len(counts) + len(withheld)
+        self._need_quorum(round_, "evaluation", answered, len(self.cohort), answers)
         record = round_record(
             round_,
             sites=self.agreement.sites,
@@ -192,8 +210,18 @@ class Rounds:
         return record
 
     def _configure(self, round_: int, adapter: AdapterState) -> dict[str, ConfigRecord]:
-        """Ask the strategy who trains and with what settings; its arrays are ours already."""
-        view = SitesOnly(self.grid, [member.node for member in self.cohort.members.values()])
+        """Ask the strategy with what settings the sites of the round train, or which of them.
+
+        Its arrays are ours already; it sees the sites that the round's draw has left.
+        """
+        asked = sample_sites(
+            self.cohort.members,
+            fraction=self.config.fraction,
+            seed=self.config.seed,
+            round_=round_,
+            at_least=self.config.quorum,
+        )
+        view = SitesOnly(self.grid, [self.cohort.members[site].node for site in asked])
         messages = self.strategy.configure_train(
             # Flower counts rounds from 1, and some strategies divide by the number.
             round_ + 1,
@@ -283,12 +311,18 @@ class Rounds:
             )
             say(f"round {round_}: site {site}: {answers.refused[site]}", warn=True)
 
-    def _need_quorum(self, round_: int, what: str, answered: int, answers: _Answers) -> None:
-        quorum = self.config.quorum or len(self.cohort)
+    def _warn_of_extra(self, site: str, reply: Message, known: frozenset[str]) -> None:
+        if warning := self._extra.warning(site, reply, known):
+            say(warning, warn=True)
+
+    def _need_quorum(
+        self, round_: int, what: str, answered: int, asked: int, answers: _Answers
+    ) -> None:
+        quorum = self.config.quorum or asked
         if answered < quorum:
             reasons = "; ".join(f"site {s}: {r}" for s, r in sorted(answers.refused.items()))
             raise RoundError(
-                f"{what} of round {round_}: {answered} of {len(self.cohort)} sites answered "
+                f"{what} of round {round_}: {answered} of {asked} sites answered "
                 f"well, the quorum is {quorum}",
                 why=reasons,
                 fix="mend those sites and resume the run, or lower quorum",
@@ -336,7 +370,6 @@ class Rounds:
             spec=self.agreement.spec,
             base_hash=base,
             pairs=self.cohort.members[site].pairs,
-            may_drop=self.config.training.on_too_long == "drop",
         )
 
 

@@ -27,6 +27,11 @@ class Spool:
             np.save(stream, flat, allow_pickle=False)
         self._counts[site] = pair_count
 
+    def discard(self, site: str) -> None:
+        """Delete one site's update, which turned out not to be acceptable."""
+        del self._counts[site]
+        (self._folder / f"{site}.npy").unlink()
+
     @property
     def pair_counts(self) -> Mapping[str, int]:
         """The pair counts of the stored updates, sorted by site."""

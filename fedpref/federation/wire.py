@@ -140,11 +140,15 @@ def make_whole(
 def read_flat(array: Array) -> NDArray[Any]:
     """Return the numpy array of one wire array; raises AdapterError if it is not a plain one."""
     try:
-        return array.numpy()
-    except (ValueError, EOFError, OSError, TypeError) as error:
+        value = array.numpy()
+    except Exception as error:
+        # A stranger's bytes: numpy also raises MemoryError, OverflowError, TokenError, BadZipFile …
         raise AdapterError(
             "an array cannot be decoded", why=f"{type(error).__name__} while reading it"
         ) from None
+    if not isinstance(value, np.ndarray):
+        raise AdapterError("an array cannot be decoded", why="it is an archive")
+    return value
 
 
 def keyed_record(state: AdapterState) -> ArrayRecord:
