@@ -4,14 +4,16 @@
 
 8, 16 and 32 adapters of the LoRA shape of Qwen3-8B (r = 16, float32, 175 MB each), made on the fly.
 Every measurement is a process of its own; memory is the highest resident set over what the process
-held before the first adapter, in adapters; time is the CPU seconds of averaging on one thread,
-decoding Flower's arrays included, making the adapters left out. The ways:
+held before the first adapter, in adapters; time is the CPU seconds of averaging on one thread. It
+includes decoding Flower's arrays and reading files (which the system has in memory by then), not
+making adapters. The files of three adapters serve all sites. The ways:
 
 flower         flwr.serverapp.strategy.FedAvg.aggregate_train, which is given all replies
-weighted_mean  our mean over states that are read tensor by tensor, as from files
+weighted_mean  our mean over states in files, as the spool keeps them, read tensor by tensor
 fold           our running fold over whole replies, one at a time
 pair-fedavg    our default strategy's aggregate_train, given whole replies one at a time
-svd, fedex, feddraw   only with --ways: the exact strategies and FedDRAW's weights, read by layer
+svd            the best factors of rank 16; fedex: means and residual; feddraw: the weights; over
+fedex, feddraw such files, only with --ways: 512 columns a layer at 32 sites take minutes
 
 Prints a table with ratios to Flower; exits with 1 unless, for each of weighted_mean and pair-fedavg
 that was run, the peak is at most 3 adapters, its slope at most 1 % of an adapter a site, and the
@@ -20,6 +22,7 @@ weighs as much as an adapter there, so that its memory figures mean little.
 """
 
 import argparse
+import itertools
 import json
 import logging
 import math
@@ -28,9 +31,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
-from typing import Any
+from tempfile import TemporaryFile
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -50,6 +55,7 @@ PROJECTIONS = {
 DEFAULT_WAYS = ("flower", "weighted_mean", "fold", "pair-fedavg")
 MORE_WAYS = ("svd", "fedex", "feddraw")
 JUDGED = ("weighted_mean", "pair-fedavg")
+FILES = 3
 PEAK_LIMIT, SLOPE_LIMIT = 3.0, 0.01
 
 
@@ -111,19 +117,24 @@ class Maker:
 
 
 class FromFile(Mapping[str, Any]):
-    """The state of one site that is read tensor by tensor, as from a file."""
+    """A state in a flat file, as the spool keeps it, that is read tensor by tensor."""
 
-    def __init__(self, maker: Maker, site: int) -> None:
-        self._maker, self._site = maker, site
+    def __init__(self, stream: BinaryIO, shapes: Mapping[str, tuple[int, int]]) -> None:
+        self._stream, self._shapes = stream, shapes
+        sizes = [math.prod(shape) for shape in shapes.values()]
+        self._starts = dict(zip(shapes, itertools.accumulate([0, *sizes]), strict=False))
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._maker.shapes)
+        return iter(self._shapes)
 
     def __len__(self) -> int:
-        return len(self._maker.shapes)
+        return len(self._shapes)
 
     def __getitem__(self, key: str) -> Any:
-        return self._maker.array(self._site, key).numpy()
+        shape = self._shapes[key]
+        self._stream.seek(4 * self._starts[key])
+        data = self._stream.read(4 * math.prod(shape))
+        return np.frombuffer(data, dtype=np.float32).reshape(shape)
 
 
 class FromReply(Mapping[str, Any]):
@@ -174,28 +185,33 @@ def run_fold(maker: Maker, sites: int) -> float:
     return time.process_time() - start - (maker.seconds - made)
 
 
-def run_lazy(maker: Maker, sites: int, way: str) -> float:
-    """Run a function over states read tensor by tensor; return its CPU seconds."""
+def run_files(maker: Maker, sites: int, way: str) -> float:
+    """Run a function over states in files; return its CPU seconds, reading included."""
     from fedpref.federation import aggregation
 
-    states = [FromFile(maker, site) for site in range(sites)]
-    weights, scales = [100 + site for site in range(sites)], [SCALE] * sites
-    start, made = time.process_time(), maker.seconds
-    if way == "weighted_mean":
-        aggregation.weighted_mean(states, weights)
-    elif way == "svd":
-        aggregation.svd_aggregate(states, weights, scales, rank=RANK)
-    elif way == "fedex":
-        aggregation.fedex_aggregate(states, weights, scales)
-    else:
-        aggregation.feddraw_weights(states, FromFile(maker, sites), weights, round=1, last_round=3)
-    return time.process_time() - start - (maker.seconds - made)
+    with ExitStack() as stack:
+        streams: list[BinaryIO] = [stack.enter_context(TemporaryFile()) for _ in range(FILES)]
+        for number, stream in enumerate(streams):
+            for key in maker.shapes:
+                stream.write(maker.array(number, key).numpy().tobytes())
+        states = [FromFile(streams[site % FILES], maker.shapes) for site in range(sites)]
+        weights, scales = [100 + site for site in range(sites)], [SCALE] * sites
+        start = time.process_time()
+        if way == "weighted_mean":
+            aggregation.weighted_mean(states, weights)
+        elif way == "svd":
+            aggregation.svd_aggregate(states, weights, scales, rank=RANK)
+        elif way == "fedex":
+            aggregation.fedex_aggregate(states, weights, scales)
+        else:
+            aggregation.feddraw_weights(states, states[0], weights, round=1, last_round=3)
+        return time.process_time() - start
 
 
 def run(way: str, maker: Maker, sites: int) -> float:
     """Run one way once; return its CPU seconds."""
     runs = {"flower": run_flower, "pair-fedavg": run_pair_fedavg, "fold": run_fold}
-    return runs[way](maker, sites) if way in runs else run_lazy(maker, sites, way)
+    return runs[way](maker, sites) if way in runs else run_files(maker, sites, way)
 
 
 def status_bytes(name: str) -> int:

@@ -158,6 +158,23 @@ def test_the_mean_empties_the_fold() -> None:
     assert fold.mean()["b"].tolist() == [1, 1]
 
 
+def test_large_strided_and_scalar_tensors_are_summed_whole() -> None:
+    rng = np.random.default_rng(0)
+    shapes = {"large": (3, 70_001), "block": (65_536,), "none": (0, 4), "scalar": ()}
+    states = [
+        {name: np.asarray(rng.normal(size=shape), np.float32) for name, shape in shapes.items()}
+        for _ in range(3)
+    ]
+    for state in states:
+        state["turned"] = state["large"].T
+    mean = weighted_mean(states, [1, 2, 5])
+    for key in states[0]:
+        stack = np.stack([state[key].astype(np.float64) for state in states])
+        expected = np.average(stack, axis=0, weights=[1, 2, 5]).astype(np.float32)
+        assert mean[key].shape == states[0][key].shape
+        np.testing.assert_array_max_ulp(mean[key], expected, maxulp=1)
+
+
 class ReadOnce(Mapping):
     """A state that makes each tensor when it is asked for, and counts how many are alive."""
 
