@@ -59,7 +59,11 @@ MESSAGES: Final = (
             Field(("base-hash", "adapter-hash"), "hashes of the adapters trained from and to"),
             Field(("missing", "holds"), "hashes of adapters that the site lacks, or has"),
             Field(("num-examples",), "number of distinct pairs that entered an optimiser step"),
-            Field(("the adapter",), "all LoRA tensors as one float32 array, or its encoded difference to the adapter of the round"),
+            Field(
+                ("the adapter",),
+                "all LoRA tensors as one float32 array, or, with another wire, the encoded "
+                "difference to the adapter of the round",
+            ),
         ),
     ),
     Message(
