@@ -13,7 +13,7 @@ export FEDPREF_TORCH_INDEX
 .PHONY: help demo test test-all lint install clean
 
 help:
-	@echo "make demo      install, run a whole federation on bundled synthetic data, show the result"
+	@echo "make demo      install, run the three arms on bundled synthetic data, show the result"
 	@echo "make test      install, lint, type-check, run the tests (make test-all: the long ones too)"
 	@echo "make clean     remove the environment and everything that runs left here"
 
