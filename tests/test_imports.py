@@ -24,7 +24,10 @@ PURE = [
     "fedpref/data/partition.py",
     "fedpref/data/divergence.py",
     "fedpref/preference/pairs.py",
-    *(f"fedpref/federation/aggregation/{name}.py" for name in ("__init__", "mean")),
+    *(
+        f"fedpref/federation/aggregation/{name}.py"
+        for name in ("__init__", "feddraw", "fedex", "inputs", "layers", "low_rank", "mean", "svd")
+    ),
     "fedpref/federation/quantise.py",
     "fedpref/federation/participation.py",
     "fedpref/evaluation/metrics.py",
