@@ -101,11 +101,13 @@ def assign_sites(
     skew: float,
     seed: int,
     ontology: Ontology = ONTOLOGY,
+    enrichment: ArrayLike | None = None,
 ) -> NDArray[np.int64]:
     """Return (N,) the site of each report: each split is allocated by itself (DESIGN 1.10).
 
     The profiles drawn for the first split that occurs (train, if there is one) also shape the
-    others; split number s draws its rows with `seed + s`.
+    others; split number s draws its rows with `seed + s`. `enrichment` (labels, sites) holds for
+    every split, see `allocate`.
     """
     labels = case_labels(annotations, ontology)
     groups = inseparable(reports)
@@ -123,6 +125,7 @@ def assign_sites(
             seed=seed + number,
             profiles=profiles,
             groups=groups[rows],
+            enrichment=enrichment,
         )
         profiles = allocation.profiles
         site[rows] = allocation.site

@@ -2,9 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+# No row goes to a site more than this many times as readily for one label.
+MAX_FACTOR: Final = 1000.0
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,7 @@ def allocate(
     seed: int,
     profiles: ArrayLike | None = None,
     groups: Sequence[object] | ArrayLike | None = None,
+    enrichment: ArrayLike | None = None,
 ) -> Allocation:
     """Return a site for each row: Dirichlet label profiles under fixed capacities.
 
@@ -46,6 +51,12 @@ def allocate(
     probability ∝ `(1 - skew)·share_k + skew·mean_l q_lk` over its labels. Rows of one group (N,)
     stay together, larger groups first; capacities are exact if no group has two rows, else a site
     is exceeded only by a group for which no site had room.
+
+    `enrichment` (L, K) says how many times as readily a row with label l goes to site k; 1 changes
+    nothing, and the factors of several labels multiply. A label with any other factor has the
+    sites' sizes as its profile, so that no drawn preference works against it. With skew 0 and one
+    label enriched f-fold at sites that have the share S together, its odds there are expected to
+    be f/(1 + (f - 1)·S) times those of all rows.
     """
     labels = np.asarray(labels, dtype=bool)
     if labels.ndim != 2:
@@ -57,20 +68,17 @@ def allocate(
         raise ValueError(f"alpha must be positive and finite, not {alpha}")
     rows, label_count = labels.shape
     profile_seed, draw_seed = np.random.SeedSequence(seed).spawn(2)
-    if profiles is None:
-        draw = np.random.Generator(np.random.Philox(profile_seed))
-        q = draw.dirichlet(np.full(len(share), alpha), size=label_count)
-    else:
-        q = np.asarray(profiles, dtype=np.float64)
-    if q.shape != (label_count, len(share)):
-        raise ValueError(f"profiles must be {(label_count, len(share))}, not {q.shape}")
-    if not (np.isfinite(q) & (q >= 0)).all():
-        raise ValueError("profiles must be non-negative numbers")
+    q = _profiles(profiles, (label_count, len(share)), alpha, profile_seed)
+    factor = None if enrichment is None else _factors(enrichment, q.shape)
+    if factor is not None:
+        q = np.where((factor != 1).any(axis=1, keepdims=True), share, q)
 
     counts = labels.sum(axis=1, keepdims=True)
     # A row without any label has no preference but the sites' sizes.
     mean_q = np.where(counts > 0, labels @ q / np.maximum(counts, 1), share)
     preference = (1 - skew) * share + skew * mean_q
+    if factor is not None:
+        preference = preference * np.exp(labels @ np.log(factor))
 
     rng = np.random.Generator(np.random.Philox(draw_seed))
     room = capacities(rows, share)
@@ -102,6 +110,31 @@ def _ordered_groups(
         members.setdefault(key, []).append(row)
     listed = list(members.values())
     return sorted((listed[i] for i in rng.permutation(len(listed))), key=len, reverse=True)
+
+
+def _profiles(
+    given: ArrayLike | None, shape: tuple[int, int], alpha: float, seed: np.random.SeedSequence
+) -> NDArray[np.float64]:
+    """Return (labels, sites) profiles: the given ones, checked, or drawn ones."""
+    if given is None:
+        draw = np.random.Generator(np.random.Philox(seed))
+        return draw.dirichlet(np.full(shape[1], alpha), size=shape[0])
+    q = np.asarray(given, dtype=np.float64)
+    if q.shape != shape:
+        raise ValueError(f"profiles must be {shape}, not {q.shape}")
+    if not (np.isfinite(q) & (q >= 0)).all():
+        raise ValueError("profiles must be non-negative numbers")
+    return q
+
+
+def _factors(enrichment: ArrayLike, shape: tuple[int, ...]) -> NDArray[np.float64]:
+    factor = np.asarray(enrichment, dtype=np.float64)
+    if factor.shape != shape:
+        raise ValueError(f"enrichment must be {shape}, not {factor.shape}")
+    # Bounded, so that the product of several stays finite and above 0.
+    if not ((factor >= 1 / MAX_FACTOR) & (factor <= MAX_FACTOR)).all():
+        raise ValueError(f"enrichment must lie between 1/{MAX_FACTOR:g} and {MAX_FACTOR:g}")
+    return factor
 
 
 def _normalised(shares: ArrayLike) -> NDArray[np.float64]:
