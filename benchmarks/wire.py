@@ -38,6 +38,7 @@ from fedpref.federation.cohort import known_to_coordinator
 from fedpref.federation.site_worker import SiteWorker
 from fedpref.federation.wire import content_bytes
 from fedpref.files import atomic_write
+from fedpref.training.adjustment import Adjustment
 from fedpref_app.server_app import app as server_app
 
 FORMATS = ("float32", "bfloat16", "int8", "int4")
@@ -120,7 +121,11 @@ class NoiseWork:
         return {"fedpref": known_to_coordinator(load_config({}))["version:fedpref"]}
 
     def train(
-        self, round_: int, start: AdapterState, root: AdapterState | None
+        self,
+        round_: int,
+        start: AdapterState,
+        root: AdapterState | None,
+        adjustment: Adjustment,
     ) -> tuple[AdapterState, int]:
         """Return the start plus the noise of this site and round."""
         rng = np.random.default_rng([self.number, round_])

@@ -14,6 +14,7 @@ from pydantic import AliasGenerator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from fedpref.errors import ConfigError, FedPrefError, raise_all
 from fedpref.hashing import digest
+from fedpref.inline_options import read_options
 
 # Not part of the digest: where things lie, what a run is called, and how long or for whom the
 # coordinator waits. None of them changes a number of a run in which every site answers; the base
@@ -120,7 +121,12 @@ class GuardSettings(Settings):
 
 
 class RunConfig(Settings):
-    """The whole effective configuration of one run."""
+    """The whole effective configuration of one run.
+
+    `strategy` is a name that `fedpref strategies` lists or the dotted path of a class, with keyword
+    arguments in `strategy_options`. Whether they exist is checked where the run starts
+    (`federation.strategies.make_strategy`): sites read this too, and import no strategy.
+    """
 
     federation: str = Field(default="demo", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     sites: str = Field(default="demo", min_length=1)
@@ -130,7 +136,8 @@ class RunConfig(Settings):
     seed: int = Field(default=20260713, ge=0, lt=2**63)
     rounds: int = Field(default=3, ge=0)
     ontology: str = ""
-    strategy: Literal["pair-fedavg", "local"] = "pair-fedavg"
+    strategy: str = Field(default="pair-fedavg", pattern=r"^[A-Za-z_][A-Za-z0-9_.:-]*$")
+    strategy_options: str = ""
     wire: Literal["float32", "bfloat16", "int8", "int4"] = "float32"
     fraction: float = Field(default=1.0, gt=0, le=1)
     min_sites: int = Field(default=0, ge=0)
@@ -282,6 +289,10 @@ def _contradictions(config: RunConfig) -> list[FedPrefError]:
                 key="guards.norm-multiple",
             )
         )
+    try:
+        read_options(config.strategy_options, key="strategy-options")
+    except ConfigError as error:
+        problems.append(error)
     duplicates = {t for t in config.lora.targets if config.lora.targets.count(t) > 1}
     if duplicates:
         problems.append(

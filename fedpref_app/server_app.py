@@ -12,7 +12,7 @@ from fedpref.federation.handshake import Agreement, agree
 from fedpref.federation.progress import say
 from fedpref.federation.rounds import Rounds
 from fedpref.federation.spool import Spool
-from fedpref.federation.strategies import LOCAL, STRATEGIES
+from fedpref.federation.strategies import LOCAL, StrategyMemory, make_strategy, ready_strategy
 
 app = ServerApp()
 
@@ -21,6 +21,7 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Run the federation of the run config; any failure raises, so that Flower sees it."""
     config = load_config(context.run_config)
+    make_strategy(config)  # what is wrong with it shows before a site is asked anything
     run = RunDirectory.open(config)
     say(f"run {run.path}\n{config.tree()}\n└── digest {config.digest}")
 
@@ -46,15 +47,20 @@ def federate(
     Round 0 averages the sites' SFT roots; its adapter is the fixed reference of the DPO rounds.
     """
     spec = agreement.spec
-    rounds = Rounds(grid, config, cohort, agreement, STRATEGIES[config.strategy]())
+    strategy = ready_strategy(config, agreement)
+    rounds = Rounds(grid, config, cohort, agreement, strategy)
+    memory = StrategyMemory(run.path / "strategy", strategy, config.strategy)
     done = len(run.records())
+    memory.recall(done - 1)
     adapter = run.adapter(done - 1, spec) if done else initial_state(spec, config.seed)
     for t in run.open_rounds():
         saved = run.load_training(t, spec)
         if saved is None:
             root = run.adapter(0, spec) if t else None
             adapter, training = rounds.train(t, adapter, root, Spool(run.spool_folder, t))
+            memory.keep(t)
             run.save_training(t, adapter, spec, training)
         else:
             adapter, training = saved
+            memory.recall(t)
         run.close(rounds.evaluate(t, adapter, training))

@@ -82,7 +82,10 @@ def test_a_flat_config_comes_back() -> None:
         ({"model.dtype": "fp16"}, "use one of 'auto', 'float32' or 'bfloat16'"),
         ({"model.device": "gpu"}, "key model.device: 'gpu' was given"),
         ({"prompt.style": "short"}, "use one of 'full' or 'compact'"),
-        ({"strategy": "krum"}, "key strategy: 'krum' was given"),
+        ({"strategy": "a b"}, "key strategy: 'a b' was given"),
+        ({"strategy": ""}, "key strategy: '' was given"),
+        ({"strategy-options": "eta = "}, "key strategy-options: the options cannot be read"),
+        ({"strategy-options": "eta = inf"}, "the option 'eta' has the value inf"),
         ({"lora.targets": " , "}, "name at least one, separated by commas"),
         ({"lora.targets": "q_proj,q_proj"}, "q_proj named more than once"),
         ({"federation": "../x"}, "key federation: '../x' was given"),
@@ -123,6 +126,8 @@ def test_the_digest_follows_what_can_change_a_number() -> None:
         "training.beta": 0.2,
         "prompt.style": "full",
         "rounds": 2,
+        "strategy": "uniform",
+        "strategy-options": "eta = 2.0",
     }.items():
         assert load_config({key: value}).digest != base, key
     for key, value in {

@@ -3,6 +3,7 @@
 config.json      effective configuration, its digest, fedpref's version
 agreement.json   what the sites agreed on in the handshake, their names and pair counts
 adapters/round-<t>/   the global adapter after round t, in PEFT's format
+strategy/        what the strategy keeps from round to round, if it does
 rounds.jsonl     one record a closed round: trained, adapter saved, evaluated
 summary.json     written at the end; `complete` is true
 open/            the round that is not closed yet; gone afterwards

@@ -36,8 +36,10 @@ def round_record(
     """Return the round's record: scores (null where there is no data), pairs, bytes, seconds.
 
     `sites` are the run's sites in order; every one of them has an entry. `refused` names, for each
-    half of the round, the sites that were left out and why.
+    half of the round, the sites that were left out and why. A site's weight is null where the
+    strategy has no weights; `strategy` is what the strategy says of the round.
     """
+    weights = training["weights"]
     scores = summarise({site: counts.get(site) for site in sites})
     return {
         "round": round_,
@@ -45,13 +47,14 @@ def round_record(
         "trained": training["trained"],
         "adapter": training["adapter"],
         "root": training["root"],
+        "strategy": training["strategy"],
         **{name: getattr(scores, name) for name in SCORES},
         "sites": {
             site: {
                 "asked": site in training["asked"],
                 "norm": training["norms"].get(site),
                 "pairs": training["pairs"].get(site),
-                "weight": training["weights"].get(site, 0.0),
+                "weight": None if weights is None else weights.get(site, 0.0),
                 "seconds": training["site_seconds"].get(site),
                 "location_disease_f1": scores.sites[site],
                 "disease_f1": disease_f1(counts[site]) if site in counts else None,
@@ -115,6 +118,7 @@ def side_by_side(records: Sequence[Record]) -> Record:
         "trained": any(record["trained"] for record in records),
         "adapter": None,
         "root": None,
+        "strategy": {},
         **{name: getattr(scores, name) for name in SCORES},
         "sites": sites,
         "refused": {

@@ -6,19 +6,20 @@ here a strategy decides who trains with what and how updates are combined, and n
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from fedpref.adapter_state import AdapterSpec, AdapterState, check_state, state_digest, unpack
+from fedpref.adapter_state import AdapterState, check_state, state_digest
 from fedpref.config import RunConfig
 from fedpref.errors import FedPrefError, RoundError
 from fedpref.evaluation.metrics import EvaluationCounts
 from fedpref.federation import wire
-from fedpref.federation.cohort import Cohort, Member
+from fedpref.federation.cohort import Cohort
 from fedpref.federation.cohort_guards import ExtraMetrics, refuse_far, update_norm
 from fedpref.federation.difference import Difference, encode_difference
 from fedpref.federation.exchange import POLL_SECONDS, Traffic, exchange
@@ -37,10 +38,16 @@ from fedpref.federation.participation import sample_sites
 from fedpref.federation.progress import say
 from fedpref.federation.report import round_record, score_line
 from fedpref.federation.spool import Spool
-from fedpref.federation.strategy_view import SitesOnly
+from fedpref.federation.strategies.build import sites_needed
+from fedpref.federation.strategy_trace import trace_by_site, weights_by_site
+from fedpref.federation.strategy_view import SitesOnly, Updates
+from fedpref.training.adjustment import FIELDS
 
 Record = dict[str, Any]
 OnReply = Callable[[str, Message], Message | None]
+
+# Flower's strategies send it to every site; nobody there needs it.
+_SERVER_ROUND = "server-round"
 
 
 @dataclass
@@ -73,6 +80,7 @@ class Rounds:
         self.grid, self.config, self.cohort = grid, config, cohort
         self.agreement, self.strategy, self.poll = agreement, strategy, poll
         self._extra = ExtraMetrics()
+        self._unused: set[str] = set()
         # The way to the newest global adapter; a resumed run starts without one.
         self._difference: Difference | None = None
 
@@ -132,10 +140,11 @@ class Rounds:
             say(f"round {round_}: site {site} is left out: {reason}", warn=True)
         answered = len(spool.pair_counts) + len(nothing)
         self._need_quorum(round_, "training", answered, len(requests), answers)
-        weights: dict[str, float] = {}
+        weights: dict[str, float] | None = {}
+        trace: Record = {}
         trained = bool(spool.pair_counts)
         if trained:
-            combined, weights = self._aggregate(round_, spool)
+            combined, weights, trace = self._aggregate(round_, spool)
             adapter = self._of_record(start, combined)
         else:
             say(f"round {round_}: no site trained, the adapter stays as it is", warn=True)
@@ -149,6 +158,7 @@ class Rounds:
             "norms": dict(sorted(norms.items())),
             "pairs": spool_counts | dict.fromkeys(sorted(nothing), 0),
             "weights": weights,
+            "strategy": trace,
             "refused": answers.refused,
             "site_seconds": answers.seconds,
             "bytes": {"down": answers.traffic.down, "up": answers.traffic.up},
@@ -222,17 +232,21 @@ class Rounds:
             at_least=self.config.quorum,
         )
         view = SitesOnly(self.grid, [self.cohort.members[site].node for site in asked])
-        messages = self.strategy.configure_train(
-            # Flower counts rounds from 1, and some strategies divide by the number.
-            round_ + 1,
-            wire.keyed_record(adapter),
-            ConfigRecord(),
-            view,
-        )
+        with self._strategy_at_work():
+            messages = list(
+                self.strategy.configure_train(
+                    # Flower counts rounds from 1, and some strategies divide by the number.
+                    round_ + 1,
+                    wire.keyed_record(adapter),
+                    ConfigRecord(),
+                    view,
+                )
+            )
         by_site = {
             self.cohort.site_of(message.metadata.dst_node_id): wire.config_of(message)
             for message in messages
         }
+        self._warn_of_unused({name for fields in by_site.values() for name in fields})
         return dict(sorted(by_site.items()))
 
     def _request(
@@ -328,11 +342,26 @@ class Rounds:
                 fix="mend those sites and resume the run, or lower quorum",
             )
 
-    def _aggregate(self, round_: int, spool: Spool) -> tuple[AdapterState, dict[str, float]]:
-        """Fold the spool in site order through the strategy; check what it makes of it."""
-        spec = self.agreement.spec
-        replies = _replies(spool, spec, self.cohort.members, round_)
-        arrays, metrics = self.strategy.aggregate_train(round_ + 1, replies)
+    def _aggregate(
+        self, round_: int, spool: Spool
+    ) -> tuple[AdapterState, dict[str, float] | None, Record]:
+        """Give the spool in site order to the strategy; check what it makes of it.
+
+        Return the combined adapter, the weight of each site's update (None if the strategy has no
+        weights), and what else it says of the round.
+        """
+        spec, sites = self.agreement.spec, list(spool.pair_counts)
+        if len(sites) < (needed := sites_needed(self.strategy)):
+            raise RoundError(
+                f"{self.config.strategy} needs {needed} updates, round {round_} has {len(sites)}",
+                why="with fewer it does not do what it is chosen for",
+                fix="bring the missing sites back and resume the run",
+            )
+        nodes = {site: member.node for site, member in self.cohort.members.items()}
+        with self._strategy_at_work():
+            arrays, metrics = self.strategy.aggregate_train(
+                round_ + 1, Updates(spool, spec, nodes, round_)
+            )
         if arrays is None:
             raise RoundError(f"the strategy {self.config.strategy} returned no adapter")
         adapter = wire.read_keyed(arrays)
@@ -344,11 +373,28 @@ class Rounds:
                 why=error.what,
                 key=error.key,
             ) from None
-        weights = metrics.get("weights") if metrics is not None else None
-        listed = weights if isinstance(weights, list) else []
-        return adapter, {
-            site: float(weight) for site, weight in zip(spool.pair_counts, listed, strict=False)
-        }
+        said = dict(metrics or {})
+        return adapter, weights_by_site(said, sites), trace_by_site(said, sites)
+
+    @contextmanager
+    def _strategy_at_work(self) -> Iterator[None]:
+        """Turn what a strategy raises into an error that names it."""
+        try:
+            yield
+        except FedPrefError:
+            raise
+        except Exception as error:
+            raise RoundError(
+                f"the strategy {self.config.strategy} failed",
+                why=f"{type(error).__name__}: {error}",
+            ) from error
+
+    def _warn_of_unused(self, fields: set[str]) -> None:
+        """Say once what a strategy sends that changes nothing: its sites would train as usual."""
+        unused = fields - FIELDS - {_SERVER_ROUND} - self._unused
+        self._unused |= unused
+        for name in sorted(unused):
+            say(f"the strategy sends {name!r}, which no site uses", warn=True)
 
     def _of_record(self, start: AdapterState, combined: AdapterState) -> AdapterState:
         """Return the adapter that all sites will hold: `combined`, as they can restore it.
@@ -370,24 +416,6 @@ class Rounds:
             spec=self.agreement.spec,
             base_hash=base,
             pairs=self.cohort.members[site].pairs,
-        )
-
-
-def _replies(
-    spool: Spool, spec: AdapterSpec, members: dict[str, Member], round_: int
-) -> Iterator[Message]:
-    """Yield the accepted updates as Flower strategies expect them: one array a key, sorted."""
-    for site, flat, count in spool:
-        yield Message(
-            RecordDict(
-                {
-                    wire.ARRAYS: wire.keyed_record(unpack(flat, spec)),
-                    wire.METRICS: MetricRecord({wire.NUM_EXAMPLES: count}),
-                }
-            ),
-            dst_node_id=members[site].node,
-            message_type="train",
-            group_id=str(round_),
         )
 
 

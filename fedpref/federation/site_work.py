@@ -17,6 +17,7 @@ from fedpref.preference.dataset import PreferencePair, pairs_digest, read_pairs
 from fedpref.task import ONTOLOGY, Ontology, load_ontology
 from fedpref.task.prompt import prompt_digest
 from fedpref.training.adapter import make_spec
+from fedpref.training.adjustment import AS_USUAL, Adjustment
 from fedpref.training.base_model import load_base_model
 from fedpref.training.dpo import train_dpo
 from fedpref.training.encoding import EncodedPair, encode_pairs
@@ -94,13 +95,17 @@ class LocalSite:
         return {"fedpref": __version__, **found}
 
     def train(
-        self, round_: int, start: AdapterState, root: AdapterState | None
+        self,
+        round_: int,
+        start: AdapterState,
+        root: AdapterState | None,
+        adjustment: Adjustment = AS_USUAL,
     ) -> tuple[AdapterState, int] | None:
         """Return SFT (round 0) or DPO (later) from `start`; None for a site without pairs."""
         if not self._train:
             return None
         if round_ == 0:
-            return self._sft(start)
+            return self._sft(start, adjustment)
         if root is None:
             raise TrainingError(f"round {round_} needs the root of round 0 as its reference")
         reference = reference_logps(
@@ -114,6 +119,7 @@ class LocalSite:
             reference,
             self.config.training,
             seed=self.config.seed,
+            adjustment=adjustment,
         )
         return None if trained is None else (trained.state, trained.trained_pair_count)
 
@@ -144,7 +150,7 @@ class LocalSite:
             counts = replace(counts, empty_targets=0, empty_with_prediction=0)
         return counts
 
-    def _sft(self, start: AdapterState) -> tuple[AdapterState, int] | None:
+    def _sft(self, start: AdapterState, adjustment: Adjustment) -> tuple[AdapterState, int] | None:
         config = self.config
         key = root_key(
             weights_digest=self.base.weights_digest,
@@ -156,12 +162,19 @@ class LocalSite:
             settings=config.training,
             dtype=self.base.dtype,
             seed=config.seed,
+            adjustment=adjustment,
         )
         roots = self.state_dir / "roots"
         trained = load_root(roots, key, self.spec)
         if trained is None:
             trained = train_sft(
-                self.base, self.spec, start, self._train, config.training, seed=config.seed
+                self.base,
+                self.spec,
+                start,
+                self._train,
+                config.training,
+                seed=config.seed,
+                adjustment=adjustment,
             )
             if trained is None:
                 return None

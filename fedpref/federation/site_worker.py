@@ -20,6 +20,7 @@ from fedpref.federation import wire
 from fedpref.federation.adapter_store import AdapterStore
 from fedpref.federation.difference import Difference, encode_difference
 from fedpref.federation.handshake import SiteHandshake
+from fedpref.training.adjustment import Adjustment
 
 _LOGGER = logging.getLogger("flwr")
 
@@ -62,9 +63,16 @@ class SiteWork(Protocol):
         """Return the versions of the libraries that make the numbers."""
 
     def train(
-        self, round_: int, start: AdapterState, root: AdapterState | None
+        self,
+        round_: int,
+        start: AdapterState,
+        root: AdapterState | None,
+        adjustment: Adjustment,
     ) -> tuple[AdapterState, int] | None:
-        """Return the trained adapter and its pair count, or None if there is nothing to train."""
+        """Return the trained adapter and its pair count, or None if there is nothing to train.
+
+        `adjustment` is what the run's strategy asks the site to change in its training.
+        """
 
     def evaluate(self, round_: int, adapter: AdapterState) -> EvaluationCounts | None:
         """Return the development counts, or None if the site's policy withholds them."""
@@ -112,7 +120,8 @@ class SiteWorker:
         states, missing = self._obtain(message, [base, root_hash])
         if missing:
             return self._reply(message, wire.LACKS, {wire.MISSING: missing})
-        result = self.work.train(round_, states[base], states.get(root_hash))
+        adjustment = Adjustment.from_fields(wire.config_of(message))
+        result = self.work.train(round_, states[base], states.get(root_hash), adjustment)
         held = sorted(states)
         if result is None:
             return self._reply(message, wire.NOTHING_TRAINED, {wire.BASE_HASH: base}, held=held)

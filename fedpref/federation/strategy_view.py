@@ -1,13 +1,19 @@
-"""The part of Flower's grid that a strategy gets to see."""
+"""What a strategy gets to see: the nodes of a round, and the updates that were accepted."""
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
 
-from flwr.app import Message
+from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 
+from fedpref.adapter_state import AdapterSpec, unpack
 from fedpref.errors import RoundError
+from fedpref.federation import wire
+from fedpref.federation.spool import Spool
+
+# Flower's strategies ask twice; one that waits for more nodes than there are asks every second.
+_MOST_LOOKS: Final = 10
 
 
 class SitesOnly(Grid):
@@ -15,9 +21,18 @@ class SitesOnly(Grid):
 
     def __init__(self, grid: Grid, nodes: list[int]) -> None:
         self._grid, self._nodes = grid, nodes
+        self._looks = 0
 
     def get_node_ids(self) -> Iterable[int]:
-        """Return the node ids of the joined sites, in site order."""
+        """Return the node ids of the round's sites, in site order.
+
+        Raises RoundError for a strategy that keeps asking: no other node will ever come.
+        """
+        self._looks += 1
+        if self._looks > _MOST_LOOKS:
+            raise RoundError(
+                f"the strategy waits for more than the round's {len(self._nodes)} sites"
+            )
         return list(self._nodes)
 
     @property
@@ -46,3 +61,33 @@ class SitesOnly(Grid):
     ) -> Iterable[Message]:
         """Refuse: the round loop sends and receives."""
         raise RoundError("a strategy must not send messages itself")
+
+
+class Updates:
+    """The accepted updates of a round as Flower's strategies expect replies, in site order.
+
+    Each is read from disk when it is asked for, and they can be gone through more than once: a
+    strategy that needs two looks need not hold all of them. An adapter is one array a key, sorted;
+    `nodes` are the sites' node ids.
+    """
+
+    def __init__(
+        self, spool: Spool, spec: AdapterSpec, nodes: Mapping[str, int], round_: int
+    ) -> None:
+        self._spool, self._spec, self._nodes, self._round = spool, spec, nodes, round_
+
+    def __iter__(self) -> Iterator[Message]:
+        """Yield a fresh message a site: some strategies take the arrays out of theirs."""
+        for site, flat, count in self._spool:
+            yield Message(
+                RecordDict(
+                    {
+                        wire.ARRAYS: wire.keyed_record(unpack(flat, self._spec)),
+                        wire.METRICS: MetricRecord({wire.NUM_EXAMPLES: count}),
+                        wire.CONFIG: ConfigRecord({wire.SITE: site}),
+                    }
+                ),
+                dst_node_id=self._nodes[site],
+                message_type="train",
+                group_id=str(self._round),
+            )

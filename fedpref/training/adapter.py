@@ -76,6 +76,13 @@ def load_state(model: PeftModel, spec: AdapterSpec, state: AdapterState) -> None
         )
 
 
+def freeze_a(model: PeftModel) -> None:
+    """Leave only lora_B trainable; use inside a model session, before an optimiser is made."""
+    for name, parameter in model.named_parameters():
+        if ".lora_A." in name:
+            parameter.requires_grad_(False)
+
+
 def check_trained(state: AdapterState) -> None:
     """Raise AdapterError if every lora_B is zero: such an adapter is as good as none."""
     if not any(np.any(array) for key, array in state.items() if ".lora_B." in key):

@@ -16,6 +16,7 @@ from trl.trainer.dpo_trainer import DataCollatorForPreference, DPOTrainer
 from fedpref.adapter_state import AdapterSpec, AdapterState
 from fedpref.errors import TrainingError
 from fedpref.training.adapter import lora_config
+from fedpref.training.adjustment import AS_USUAL, Adjustment
 from fedpref.training.base_model import BaseModel
 from fedpref.training.encoding import EncodedPair
 from fedpref.training.trained import Trained
@@ -61,6 +62,7 @@ def train_dpo(
     settings: "TrainingSettings",
     *,
     seed: int = 0,
+    adjustment: Adjustment = AS_USUAL,
 ) -> Trained | None:
     """Return the adapter after one epoch from `state` over `pairs`, in order.
 
@@ -97,7 +99,7 @@ def train_dpo(
             peft_config=lora_config(spec),
         )
 
-    return run_phase(base, spec, state, make_trainer)
+    return run_phase(base, spec, state, make_trainer, adjustment)
 
 
 def _row(pair: EncodedPair, reference: Mapping[str, tuple[float, float]]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from fedpref.adapter_state import AdapterSpec, load_adapter, save_adapter, state
 from fedpref.errors import AdapterError
 from fedpref.files import atomic_dir
 from fedpref.hashing import digest
+from fedpref.training.adjustment import AS_USUAL, Adjustment
 from fedpref.training.trained import Trained
 
 if TYPE_CHECKING:
@@ -34,10 +35,12 @@ def root_key(
     settings: "TrainingSettings",
     dtype: str,
     seed: int,
+    adjustment: Adjustment = AS_USUAL,
 ) -> str:
     """Return the hash of all that determines the root that `train_sft` makes.
 
-    Of the settings only those count that act in round 0.
+    Of the settings only those count that act in round 0. A strategy that leaves the training as it
+    is shares the roots of all others that do.
     """
     return digest(
         {
@@ -59,6 +62,7 @@ def root_key(
                 "gradient_checkpointing": settings.gradient_checkpointing,
                 "threads": settings.threads,
             },
+            **adjustment.to_dict(),
         }
     )
 

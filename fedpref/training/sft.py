@@ -13,6 +13,7 @@ from trl.trainer.sft_trainer import DataCollatorForLanguageModeling, SFTTrainer
 
 from fedpref.adapter_state import AdapterSpec, AdapterState
 from fedpref.training.adapter import lora_config
+from fedpref.training.adjustment import AS_USUAL, Adjustment
 from fedpref.training.base_model import BaseModel
 from fedpref.training.encoding import EncodedPair
 from fedpref.training.trained import Trained
@@ -48,6 +49,7 @@ def train_sft(
     settings: "TrainingSettings",
     *,
     seed: int = 0,
+    adjustment: Adjustment = AS_USUAL,
 ) -> Trained | None:
     """Return the adapter after one epoch from `state` on the chosen responses, in order.
 
@@ -83,7 +85,7 @@ def train_sft(
             peft_config=lora_config(spec),
         )
 
-    return run_phase(base, spec, state, make_trainer)
+    return run_phase(base, spec, state, make_trainer, adjustment)
 
 
 def _row(pair: EncodedPair) -> dict[str, list[int]]:

@@ -27,7 +27,8 @@ from transformers import (
 
 from fedpref.adapter_state import AdapterSpec, AdapterState, check_state, state_digest
 from fedpref.errors import AdapterError, TrainingError
-from fedpref.training.adapter import check_trained, load_state, read_state
+from fedpref.training.adapter import check_trained, freeze_a, load_state, read_state
+from fedpref.training.adjustment import AS_USUAL, Adjustment
 from fedpref.training.base_model import BaseModel
 from fedpref.training.session import model_session
 from fedpref.training.trained import Trained
@@ -115,6 +116,7 @@ class PhaseMixin(Trainer):  # type: ignore[misc]
     """Mixed into a TRL trainer: counts what was trained, keeps exact losses, stays silent.
 
     The rows come with the column `row` (place in the data); it never reaches the model.
+    `hold` adds a proximal term; the recorded losses are those without it.
     """
 
     def __init__(self, **kwargs: Any) -> None:
@@ -125,6 +127,14 @@ class PhaseMixin(Trainer):  # type: ignore[misc]
         self.trained_rows: set[int] = set()
         self._group_loss = 0.0
         self._group_rows: set[int] = set()
+        self._proximal_mu = 0.0
+        self._start: list[tuple[nn.Parameter, torch.Tensor]] = []
+
+    def hold(self, mu: float) -> None:
+        """Add mu/2·‖w − w_now‖² over the trainable parameters to the loss of each step."""
+        self._proximal_mu = mu
+        trainable = (p for p in self.model.parameters() if p.requires_grad)
+        self._start = [(p, p.detach().clone()) for p in trainable]
 
     def training_step(
         self,
@@ -133,8 +143,11 @@ class PhaseMixin(Trainer):  # type: ignore[misc]
         num_items_in_batch: Any = None,
     ) -> torch.Tensor:
         """Forward and backward of a micro-batch; raises TrainingError if the loss is no number."""
+        first = not self._group_rows
         self._group_rows.update(inputs.pop(ROW).tolist())
         loss: torch.Tensor = super().training_step(model, inputs, num_items_in_batch)
+        if first and self._proximal_mu:
+            self._add_proximal_gradient()
         value = loss.item()
         if not math.isfinite(value):
             raise TrainingError(
@@ -144,6 +157,12 @@ class PhaseMixin(Trainer):  # type: ignore[misc]
             )
         self._group_loss += value
         return loss
+
+    def _add_proximal_gradient(self) -> None:
+        """Add mu·(w − w_start), once a step: the parameters do not move within a group."""
+        for parameter, start in self._start:
+            if parameter.grad is not None:
+                parameter.grad.add_(parameter.detach() - start, alpha=self._proximal_mu)
 
     def _close_group(self) -> None:
         self.step_losses.append(self._group_loss)
@@ -181,11 +200,13 @@ def run_phase(
     spec: AdapterSpec,
     state: AdapterState,
     make_trainer: Callable[[PreTrainedModel, str], PhaseMixin],
+    adjustment: Adjustment = AS_USUAL,
 ) -> Trained:
     """Train from `state` and return the result; raises TrainingError or AdapterError on a bad one.
 
     `make_trainer(bare model, temporary folder)` returns a trainer that has attached an adapter of
     its own making, whose weights are replaced by `state`. Base and process are as before after it.
+    `adjustment` is what the run's strategy changes in the training.
     """
     started = time.monotonic()
     with (
@@ -193,7 +214,7 @@ def run_phase(
         model_session(base) as model,
         tempfile.TemporaryDirectory(prefix="fedpref-") as folder,
     ):
-        trained, losses, pair_count = _train(make_trainer(model, folder), spec, state)
+        trained, losses, pair_count = _train(make_trainer(model, folder), spec, state, adjustment)
     if base.device != "cpu":
         torch.cuda.empty_cache()
     return Trained(
@@ -208,12 +229,16 @@ def run_phase(
 
 
 def _train(
-    trainer: PhaseMixin, spec: AdapterSpec, state: AdapterState
+    trainer: PhaseMixin, spec: AdapterSpec, state: AdapterState, adjustment: Adjustment
 ) -> tuple[AdapterState, list[float], int]:
     """Return the trained state, the loss of each step and the number of pairs trained."""
     model = trainer.model
     assert isinstance(model, PeftModel)  # both TRL trainers wrap the bare model themselves
     load_state(model, spec, state)
+    if adjustment.freeze_a:
+        freeze_a(model)
+    if adjustment.proximal_mu:
+        trainer.hold(adjustment.proximal_mu)
     trainer.train()
     trained = read_state(model)
     try:

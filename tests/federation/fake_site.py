@@ -15,6 +15,7 @@ from fedpref.evaluation.metrics import EvaluationCounts
 from fedpref.federation.cohort import known_to_coordinator
 from fedpref.federation.edge import coded_errors_only
 from fedpref.federation.site_worker import SiteWorker
+from fedpref.training.adjustment import AS_USUAL, Adjustment
 from fedpref_app.server_app import app as server_app
 
 PREFIX = "base_model.model.model.layers.0.self_attn.q_proj."
@@ -52,6 +53,7 @@ class FakeWork:
     torch: str = "2.13.0"
     federation: str = "demo"
     calls: list[tuple[str, int]] = field(default_factory=list)
+    adjustments: list[Adjustment] = field(default_factory=list)
     on_train: Callable[[int], None] = lambda round_: None
     on_evaluate: Callable[[int], None] = lambda round_: None
 
@@ -75,9 +77,14 @@ class FakeWork:
         }
 
     def train(
-        self, round_: int, start: AdapterState, root: AdapterState | None
+        self,
+        round_: int,
+        start: AdapterState,
+        root: AdapterState | None,
+        adjustment: Adjustment = AS_USUAL,
     ) -> tuple[AdapterState, int] | None:
         self.calls.append(("train", round_))
+        self.adjustments.append(adjustment)
         self.on_train(round_)
         if not self.pair_count:
             return None
@@ -85,10 +92,13 @@ class FakeWork:
         name = sum(self.name.encode())
         shift = random_state(name + 1000 * round_, self.spec)
         pull = root or start
-        return {
+        trained = {
             key: (start[key] * np.float32(0.5) + shift[key] + np.float32(0.25) * pull[key])
             for key in start
-        }, self.pair_count
+        }
+        if adjustment.freeze_a:
+            trained |= {key: start[key] for key in start if ".lora_A." in key}
+        return trained, self.pair_count
 
     def evaluate(self, round_: int, adapter: AdapterState) -> EvaluationCounts | None:
         self.calls.append(("evaluate", round_))

@@ -243,9 +243,9 @@ def test_every_site_holds_the_adapter_that_the_server_saved(
     trained: list[str] = []
     for site in sites:
 
-        def train(round_: int, start: Any, root: Any, real: Any = site.train) -> Any:
-            trained.append(state_digest(start))
-            return real(round_, start, root)
+        def train(round_: int, *rest: Any, real: Any = site.train) -> Any:
+            trained.append(state_digest(rest[0]))
+            return real(round_, *rest)
 
         site.train = train  # type: ignore[method-assign]
     run(tmp_path, sites, settings(tmp_path, wire=format_, rounds=2))
@@ -477,6 +477,6 @@ def test_a_site_whose_training_broke_says_so(tmp_path: Path) -> None:
     sites = make_sites(tmp_path, [3, 1])
     broken = random_state(1)
     broken[SPEC.keys[0]][0, 0] = np.inf
-    sites[1].train = lambda round_, start, root: (broken, 1)  # type: ignore[method-assign]
+    sites[1].train = lambda *asked: (broken, 1)  # type: ignore[method-assign]
     run(tmp_path, sites, settings(tmp_path, wire="int4", rounds=0, quorum=1))
     assert "NaN or infinity" in records(tmp_path)[0]["refused"]["training"]["site-b"]

@@ -1,14 +1,20 @@
-"""Aggregation strategies: Flower `Strategy` classes, one file each.
+"""Aggregation strategies: Flower `Strategy` classes, one file each, and how a run gets its own.
 
-With `local` nothing is aggregated across sites: every site is a federation of its own (see
-`federation.alone`), in which the mean of one adapter is that adapter.
+`base` says what a strategy may be, `catalogue` lists those with a name, `build` makes the one of a
+run, `memory` carries it over a resume. Flower's own are in `flower`.
 """
 
-from typing import Final
+from fedpref.federation.strategies.base import RunFacts, SiteStrategy
+from fedpref.federation.strategies.build import make_strategy, ready_strategy
+from fedpref.federation.strategies.catalogue import LOCAL, NAMED
+from fedpref.federation.strategies.memory import StrategyMemory
 
-from flwr.serverapp.strategy import Strategy
-
-from fedpref.federation.strategies.pair_fedavg import PairFedAvg
-
-LOCAL: Final = "local"
-STRATEGIES: Final[dict[str, type[Strategy]]] = {"pair-fedavg": PairFedAvg, LOCAL: PairFedAvg}
+__all__ = [
+    "LOCAL",
+    "NAMED",
+    "RunFacts",
+    "SiteStrategy",
+    "StrategyMemory",
+    "make_strategy",
+    "ready_strategy",
+]

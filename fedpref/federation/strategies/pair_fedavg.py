@@ -2,58 +2,33 @@
 
 from collections.abc import Iterable
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
-from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Strategy
+from flwr.app import ArrayRecord, Message, MetricRecord
 
 from fedpref.federation.aggregation import WeightedFold
-from fedpref.federation.wire import ARRAYS, CONFIG, METRICS, NUM_EXAMPLES, keyed_record, read_keyed
+from fedpref.federation.strategies.base import SiteStrategy, pairs_of, site_of, state_of
+from fedpref.federation.wire import keyed_record
 
 
-class PairFedAvg(Strategy):
+class PairFedAvg(SiteStrategy):
     """phi(t) = Σ_k n_k/Σ_j n_j · phi_k(t), with n_k the distinct pairs trained this round.
 
     Replies are consumed one at a time, in the order given; whoever calls decides that order. The
     metrics carry the weight of each reply in the same order.
     """
 
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Return one train message for every node of `grid`."""
-        content = RecordDict({ARRAYS: arrays, CONFIG: config})
-        return [
-            Message(content, dst_node_id=node, message_type="train", group_id=str(server_round))
-            for node in grid.get_node_ids()
-        ]
+    def weight(self, pairs: int) -> int:
+        """Return the weight, before division by the sum, of an update trained on `pairs`."""
+        return pairs
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Return the weighted mean and the weights, or (None, None) if there is no reply."""
-        fold, counts = WeightedFold(), []
+        fold, parts = WeightedFold(), []
         for reply in replies:
-            count = reply.content.metric_records[METRICS][NUM_EXAMPLES]
-            assert isinstance(count, int)
-            fold.add(read_keyed(reply.content.array_records[ARRAYS]), count)
-            counts.append(count)
-        if not counts:
+            parts.append(self.weight(pairs_of(reply)))
+            fold.add(state_of(reply), parts[-1], site=site_of(reply))
+        if not parts:
             return None, None
-        total = sum(counts)
-        weights = [count / total for count in counts]
-        return keyed_record(fold.mean()), MetricRecord({NUM_EXAMPLES: total, "weights": weights})
-
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Return nothing: every site evaluates every round, whatever the strategy."""
-        return []
-
-    def aggregate_evaluate(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> MetricRecord | None:
-        """Return None: counts are added up per site, never averaged by a strategy."""
-        return None
-
-    def summary(self) -> None:
-        """Log nothing: the run prints its whole configuration."""
+        total = sum(parts)
+        return keyed_record(fold.mean()), MetricRecord({"weights": [w / total for w in parts]})

@@ -1,0 +1,194 @@
+"""From the run config's `strategy` and `strategy-options` to a strategy that is ready for a run.
+
+A name stands in the catalogue; a dotted path, `package.module:Class` or `package.module.Class`,
+names any Flower `Strategy` that the coordinator can import. Sites import none of this.
+"""
+
+import difflib
+import importlib
+import inspect
+from collections.abc import Iterable
+from typing import Any
+
+from flwr.serverapp.strategy import FedAvg, Strategy
+from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
+
+from fedpref.config import RunConfig
+from fedpref.errors import ConfigError, FedPrefError, raise_all
+from fedpref.federation.handshake import Agreement
+from fedpref.federation.participation import sample_size
+from fedpref.federation.strategies.base import RunFacts
+from fedpref.federation.strategies.catalogue import (
+    LEFT_OUT,
+    NAMED,
+    Option,
+    options_of,
+    takes_anything,
+)
+from fedpref.federation.strategies.flower import EVERYONE
+from fedpref.inline_options import Options, read_options
+
+_NAME, _OPTIONS = "strategy", "strategy-options"
+
+
+def make_strategy(config: RunConfig) -> Strategy:
+    """Return the run's strategy as configured; nothing needs to be known of the sites.
+
+    Raises ConfigError, or FedPrefErrors with all problems of the options.
+    """
+    strategy = strategy_class(config.strategy)
+    options = read_options(config.strategy_options, key=_OPTIONS)
+    made = _construct(config.strategy, strategy, _checked(config.strategy, strategy, options))
+    if isinstance(made, FedAvg):
+        # Flower's would wait for two nodes at least, and draw from an unseeded generator.
+        for name, value in EVERYONE.items():
+            setattr(made, name, value)
+    return made
+
+
+def ready_strategy(config: RunConfig, agreement: Agreement) -> Strategy:
+    """Return the strategy of `make_strategy`, told of the run; before its first round.
+
+    Raises ConfigError if it needs more updates a round than the sites can give.
+    """
+    strategy = make_strategy(config)
+    with_pairs = sum(pairs > 0 for pairs in agreement.sites.values())
+    asked = sample_size(len(agreement.sites), fraction=config.fraction, at_least=config.quorum)
+    most, needed = min(with_pairs, asked), sites_needed(strategy)
+    if needed > max(most, 1):
+        raise ConfigError(
+            f"{config.strategy} needs the updates of {needed} sites in a round, {most} can come",
+            why=f"{len(agreement.sites)} sites have joined, {with_pairs} of them have pairs, "
+            f"{asked} are asked a round",
+            fix="use more sites, other strategy-options or another strategy",
+            key=_NAME,
+        )
+    prepare = getattr(strategy, "prepare", None)
+    if callable(prepare):
+        prepare(RunFacts(tuple(agreement.sites), config.rounds, agreement.spec))
+    return strategy
+
+
+def sites_needed(strategy: Strategy) -> int:
+    """Return the fewest updates of a round that a strategy can combine, at least 1."""
+    return max(1, int(getattr(strategy, "sites_needed", 1)))
+
+
+def strategy_class(name: str) -> type[Strategy]:
+    """Return the class of a name or dotted path; raises ConfigError."""
+    if name in NAMED:
+        return NAMED[name].strategy
+    if name in LEFT_OUT:
+        raise ConfigError(f"{name!r} is not offered", why=LEFT_OUT[name], key=_NAME)
+    module, class_name = _parts(name)
+    if not module or not class_name:
+        raise ConfigError(
+            f"there is no strategy {name!r}",
+            fix=_nearest(name, [*NAMED, *LEFT_OUT])
+            or "`fedpref strategies` lists them; a class of your own is package.module:Class",
+            key=_NAME,
+        )
+    return _imported(name, module, class_name)
+
+
+def _parts(name: str) -> tuple[str, str]:
+    module, colon, class_name = name.partition(":")
+    if not colon:
+        module, _, class_name = name.rpartition(".")
+    return module, class_name
+
+
+def _imported(name: str, module: str, class_name: str) -> type[Strategy]:
+    try:
+        found = getattr(importlib.import_module(module), class_name, None)
+    except Exception as error:
+        raise ConfigError(
+            f"the module {module!r} cannot be imported",
+            why=f"{type(error).__name__}: {error}",
+            fix="install its package where the coordinator runs",
+            key=_NAME,
+        ) from error
+    if found is None:
+        raise ConfigError(f"the module {module!r} has no {class_name!r}", key=_NAME)
+    if not (inspect.isclass(found) and issubclass(found, Strategy)):
+        raise ConfigError(
+            f"{name!r} is no strategy",
+            fix="name a class that derives from flwr.serverapp.strategy.Strategy",
+            key=_NAME,
+        )
+    return found
+
+
+def _checked(name: str, strategy: type[Strategy], given: Options) -> Options:
+    """Return the options as the class takes them; raises all problems at once."""
+    known = {option.name: option for option in options_of(strategy)}
+    problems: list[FedPrefError] = []
+    checked: Options = {}
+    for key, value in given.items():
+        if key in EVERYONE:
+            problems.append(
+                ConfigError(
+                    f"{key!r} is no option of a strategy here",
+                    why="the run decides who trains and under which names records travel",
+                    fix="use fraction, min-sites and quorum of the run config",
+                    key=_OPTIONS,
+                )
+            )
+        elif key in known:
+            try:
+                checked[key] = _typed(known[key], value)
+            except ConfigError as error:
+                problems.append(error)
+        elif takes_anything(strategy):
+            checked[key] = value
+        else:
+            problems.append(_unknown(name, key, known))
+    problems += [
+        ConfigError(f"{name} needs the option {option.name!r}", fix="give it", key=_OPTIONS)
+        for option in known.values()
+        if option.required and option.name not in given
+    ]
+    raise_all(problems)
+    return checked
+
+
+def _typed(option: Option, value: Any) -> Any:
+    try:
+        adapter = TypeAdapter(option.hint, config=ConfigDict(strict=True))
+    except PydanticUserError:  # an annotation that pydantic cannot check: the class must
+        return value
+    try:
+        return adapter.validate_python(value)
+    except ValidationError:
+        raise ConfigError(
+            f"the option {option.name} is {value!r}", fix=f"use {option.values}", key=_OPTIONS
+        ) from None
+
+
+def _unknown(name: str, key: str, known: Iterable[str]) -> ConfigError:
+    known = list(known)
+    listed = f"its options are {', '.join(known)}" if known else "it has none"
+    return ConfigError(
+        f"{name} has no option {key!r}", fix=_nearest(key, known) or listed, key=_OPTIONS
+    )
+
+
+def _construct(name: str, strategy: type[Strategy], options: Options) -> Strategy:
+    try:
+        return strategy(**options)
+    except ConfigError as error:
+        raise ConfigError(error.what, why=error.why, fix=error.fix, key=_OPTIONS) from None
+    except Exception as error:
+        raise ConfigError(
+            f"{name} cannot be made of these options",
+            why=f"{type(error).__name__}: {error}" if str(error) else type(error).__name__,
+            key=_OPTIONS if options else _NAME,
+        ) from error
+
+
+def _nearest(given: str, valid: Iterable[str]) -> str:
+    """Return "did you mean …?", whatever the case of the letters, or ""."""
+    lower = {name.lower(): name for name in valid}
+    near = difflib.get_close_matches(given.lower().replace("_", "-"), lower, n=1, cutoff=0.5)
+    near = near or difflib.get_close_matches(given.lower(), lower, n=1, cutoff=0.5)
+    return f"did you mean {lower[near[0]]!r}?" if near else ""
