@@ -18,7 +18,7 @@ DEFAULT_FACTOR: Final = 4.0
 
 @dataclass(frozen=True)
 class Enrichment:
-    """Reports with label number `label` go to these sites `factor` times as readily."""
+    """Reports with label number `label` go to these sites `factor` times as readily as by size."""
 
     label: int
     sites: tuple[int, ...]
@@ -101,7 +101,7 @@ def outcome(
 def outcome_table(rows: Sequence[Mapping[str, Any]], splits: Sequence[str]) -> Table:
     """Return the outcome as a table: by split, percent at the sites / in the pool."""
     table = Table(title="Enriched labels: % of reports at these sites / in the pool")
-    table.add_column("label")
+    table.add_column("label", no_wrap=True)
     table.add_column("sites")
     table.add_column("factor", justify="right")
     for split in splits:

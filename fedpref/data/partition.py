@@ -52,11 +52,12 @@ def allocate(
     stay together, larger groups first; capacities are exact if no group has two rows, else a site
     is exceeded only by a group for which no site had room.
 
-    `enrichment` (L, K) says how many times as readily a row with label l goes to site k; 1 changes
-    nothing, and the factors of several labels multiply. A label with any other factor has the
-    sites' sizes as its profile, so that no drawn preference works against it. With skew 0 and one
-    label enriched f-fold at sites that have the share S together, its odds there are expected to
-    be f/(1 + (f - 1)·S) times those of all rows.
+    `enrichment` (L, K) says how many times as readily a row with label l goes to site k than the
+    site's size says; 1 changes nothing, and the factors of several labels multiply. Groups with
+    such a label are placed first, by sizes and factors alone: neither a drawn profile nor a site
+    that others have filled works against it. A label enriched f-fold at sites that have the share
+    S together is then expected to be f/(1 + (f - 1)·S) times as frequent there as among all rows,
+    as far as there is room.
     """
     labels = np.asarray(labels, dtype=bool)
     if labels.ndim != 2:
@@ -69,21 +70,24 @@ def allocate(
     rows, label_count = labels.shape
     profile_seed, draw_seed = np.random.SeedSequence(seed).spawn(2)
     q = _profiles(profiles, (label_count, len(share)), alpha, profile_seed)
-    factor = None if enrichment is None else _factors(enrichment, q.shape)
-    if factor is not None:
-        q = np.where((factor != 1).any(axis=1, keepdims=True), share, q)
 
     counts = labels.sum(axis=1, keepdims=True)
     # A row without any label has no preference but the sites' sizes.
     mean_q = np.where(counts > 0, labels @ q / np.maximum(counts, 1), share)
     preference = (1 - skew) * share + skew * mean_q
-    if factor is not None:
-        preference = preference * np.exp(labels @ np.log(factor))
+    enriched: NDArray[np.bool_] = np.zeros(rows, dtype=bool)
+    if enrichment is not None:
+        factor = _factors(enrichment, q.shape)
+        enriched = (labels & (factor != 1).any(axis=1)).any(axis=1)
+        preference = np.where(
+            enriched[:, None], share * np.exp(labels @ np.log(factor)), preference
+        )
 
     rng = np.random.Generator(np.random.Philox(draw_seed))
     room = capacities(rows, share)
     site = np.empty(rows, dtype=np.int64)
-    for members in _ordered_groups(rows, groups, rng):
+    ordered = _ordered_groups(rows, groups, rng)
+    for members in sorted(ordered, key=lambda members: not enriched[members].any()):
         open_sites = room >= len(members)
         if not open_sites.any():
             open_sites = room == room.max()
