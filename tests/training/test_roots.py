@@ -11,6 +11,7 @@ from tiny_models import SETTINGS, with_settings
 
 from fedpref.adapter_state import initial_state, state_digest
 from fedpref.errors import AdapterError
+from fedpref.training.adjustment import Adjustment
 from fedpref.training.roots import load_root, root_key, store_root
 from fedpref.training.session import model_session
 from fedpref.training.trained import Trained
@@ -43,12 +44,16 @@ def test_the_key_changes_with_all_that_determines_the_root(spec: Any) -> None:
         key(spec, settings=with_settings(accumulation=24)),
         key(spec, settings=with_settings(warmup_ratio=0.5)),
         key(spec, settings=with_settings(max_length=99)),
+        key(spec, adjustment=Adjustment(proximal_mu=0.1)),
+        key(spec, adjustment=Adjustment(proximal_mu=0.2)),
+        key(spec, adjustment=Adjustment(freeze_a=True)),
     ]
     assert len(set(keys)) == len(keys)
 
 
 def test_what_acts_after_round_0_shares_the_root(spec: Any) -> None:
     assert key(spec) == key(spec, settings=with_settings(dpo_learning_rate=0.5, beta=0.5))
+    assert key(spec) == key(spec, adjustment=Adjustment())
 
 
 @pytest.fixture

@@ -71,7 +71,7 @@ NAMED: Final[Mapping[str, Named]] = {
     ),
     "ffa": Named(
         Ffa,
-        "lora_A frozen, lora_B averaged: exact at half the parameters",
+        "lora_A frozen, lora_B trained and averaged: then the average is exact",
         "FFA-LoRA, arXiv:2403.12313",
     ),
     "FedMedian": Named(
