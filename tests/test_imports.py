@@ -23,6 +23,7 @@ PURE = [
     "fedpref/task/structure.py",
     "fedpref/data/partition.py",
     "fedpref/data/divergence.py",
+    "fedpref/data/quantity.py",
     "fedpref/preference/pairs.py",
     *(
         f"fedpref/federation/aggregation/{name}.py"
@@ -33,6 +34,7 @@ PURE = [
     "fedpref/evaluation/metrics.py",
     "fedpref/evaluation/bootstrap.py",
     "fedpref/evaluation/selection.py",
+    "fedpref/evaluation/ranks.py",
     "fedpref/evaluation/federated_bootstrap.py",
     "fedpref/evaluation/locked_test.py",
     "fedpref/evaluation/noniid.py",

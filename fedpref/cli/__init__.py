@@ -19,6 +19,7 @@ from fedpref.cli import (
     pairs,
     partition,
     project,
+    ranks,
     report,
     run,
     score,
@@ -48,6 +49,7 @@ app.command("contrast")(contrast.contrast)
 app.command("run")(run.run)
 app.command("summary")(summary.summary)
 app.command("compare")(compare.compare)
+app.command("ranks")(ranks.ranks)
 app.command("report")(report.report)
 app.command("test")(locked_test.locked_test)
 app.command("project")(project.project)
