@@ -13,11 +13,10 @@ from fedpref.errors import DataError, TrainingError
 from fedpref.evaluation import site_evaluation
 from fedpref.evaluation.extraction import Extraction
 from fedpref.evaluation.metrics import EvaluationCounts, pooled
+from fedpref.evaluation.predictions import Prediction, read_predictions
 from fedpref.evaluation.site_evaluation import (
-    Prediction,
     evaluate_site,
     preference_counts,
-    read_predictions,
 )
 from fedpref.task import Ignore, Structure, project
 from fedpref.training.reference import sequence_logps
