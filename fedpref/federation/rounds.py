@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
@@ -364,7 +365,11 @@ class Rounds:
             )
         if arrays is None:
             raise RoundError(f"the strategy {self.config.strategy} returned no adapter")
-        adapter = wire.read_keyed(arrays)
+        # Flower's FedAdam computes in float64: that is rounded once, here.
+        adapter = {
+            key: value.astype(np.float32) if value.dtype == np.float64 else value
+            for key, value in wire.read_keyed(arrays).items()
+        }
         try:
             check_state(adapter, spec)
         except FedPrefError as error:
