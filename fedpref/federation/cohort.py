@@ -53,10 +53,6 @@ class Cohort:
         alone._asked = set(self._asked)
         return alone
 
-    def site_of(self, node: int) -> str:
-        """Return the name of the site behind a node id."""
-        return next(m.site for m in self.members.values() if m.node == node)
-
     def rejoin(self, grid: Grid, config: RunConfig, agreement: Agreement) -> None:
         """Find known sites that came back under a new node id; strangers are left out.
 

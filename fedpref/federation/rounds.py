@@ -232,7 +232,8 @@ class Rounds:
             round_=round_,
             at_least=self.config.quorum,
         )
-        view = SitesOnly(self.grid, [self.cohort.members[site].node for site in asked])
+        sites = {self.cohort.members[site].node: site for site in asked}
+        view = SitesOnly(self.grid, list(sites))
         with self._strategy_at_work():
             messages = list(
                 self.strategy.configure_train(
@@ -243,9 +244,10 @@ class Rounds:
                     view,
                 )
             )
+        if any(message.metadata.dst_node_id not in sites for message in messages):
+            raise RoundError(f"the strategy {self.config.strategy} asks a node not of this round")
         by_site = {
-            self.cohort.site_of(message.metadata.dst_node_id): wire.config_of(message)
-            for message in messages
+            sites[message.metadata.dst_node_id]: wire.config_of(message) for message in messages
         }
         self._warn_of_unused({name for fields in by_site.values() for name in fields})
         return dict(sorted(by_site.items()))

@@ -242,6 +242,15 @@ class OtherShape(SiteStrategy):
         return keyed_record({key: value[:1] for key, value in state.items()}), None
 
 
+class Stranger(SiteStrategy):
+    def configure_train(self, server_round, arrays, config, grid):
+        content = RecordDict({"arrays": arrays, "config": config})
+        return [Message(content, dst_node_id=999, message_type="train")]
+
+    def aggregate_train(self, server_round, replies):
+        return None, None
+
+
 class Says(FedAvg):
     """Takes anything, sends what no site knows, and says much."""
 
@@ -284,6 +293,7 @@ def bad_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     ("name", "message"),
     [
         ("Fails", "the strategy bad_ones:Fails failed. KeyError: 'oops'"),
+        ("Stranger", "the strategy bad_ones:Stranger asks a node not of this round"),
         ("Nothing", "the strategy bad_ones:Nothing returned no adapter"),
         ("FewerKeys", "bad_ones:FewerKeys made an unusable adapter. the adapter lacks 1 of 2"),
         ("OtherShape", "bad_ones:OtherShape made an unusable adapter. the tensor has shape (1, 6)"),
