@@ -18,6 +18,8 @@ PURE = [
     "fedpref/errors.py",
     "fedpref/files.py",
     "fedpref/hashing.py",
+    "fedpref/inline_options.py",
+    "fedpref/training/adjustment.py",
     "fedpref/adapter_state.py",
     *(f"fedpref/task/{name}.py" for name in ("ontology", "projection", "prompt", "scoring")),
     "fedpref/task/structure.py",

@@ -24,6 +24,7 @@ from fedpref.cli import (
     run,
     score,
     site,
+    strategies,
     summary,
     teach,
 )
@@ -47,6 +48,7 @@ app.command("pairs")(pairs.pairs)
 app.command("audit")(audit.audit)
 app.command("contrast")(contrast.contrast)
 app.command("run")(run.run)
+app.command("strategies")(strategies.strategies)
 app.command("summary")(summary.summary)
 app.command("compare")(compare.compare)
 app.command("ranks")(ranks.ranks)

@@ -21,6 +21,7 @@ from fedpref.experiment.collect import check_agreements, collect
 from fedpref.experiment.lanes import run_jobs
 from fedpref.experiment.plan import ARMS, Experiment, experiment_id, open_experiment
 from fedpref.experiment.results import compare_arms
+from fedpref.federation.strategies import make_strategy
 from fedpref.files import atomic_write, try_lock
 from fedpref.launch import Scalar
 from fedpref.report import write_report
@@ -67,6 +68,7 @@ def compare(
     Local starts from the very roots that FedPref averages.
     """
     config = load_config(with_demo_sites(merged_settings(profile, settings or [])))
+    make_strategy(config)  # what is wrong with it is said before Flower starts
     run_comparison(
         config,
         _seeds(seeds),

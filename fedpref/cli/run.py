@@ -11,6 +11,7 @@ from rich.console import Console
 from fedpref.cli.summary import print_summary
 from fedpref.config import RunConfig, load_config
 from fedpref.errors import ConfigError
+from fedpref.federation.strategies import make_strategy
 from fedpref.launch import LocalFlower, Scalar
 from fedpref.report import write_report
 
@@ -43,6 +44,7 @@ def run(
 ) -> None:
     """Simulate a federation through Flower and print what came out."""
     config = load_config(merged_settings(profile, settings or []))
+    make_strategy(config)  # what is wrong with it is said before Flower starts
     simulate(config, app=app, machine=machine, nodes=nodes, verbose=verbose, as_json=as_json)
 
 

@@ -78,13 +78,14 @@ class Experiment:
             "resume": "",
         }
         if arm == "local":
-            changes["strategy"] = LOCAL
+            changes |= {"strategy": LOCAL, "strategy_options": ""}
         if arm == "central":
             # As many pairs an optimiser step as all sites take together in one.
             together = config.training.accumulation * len(self.sites)
             changes |= {
                 "sites": str(self.central_folder),
                 "strategy": "pair-fedavg",
+                "strategy_options": "",
                 "min_sites": 0,
                 "quorum": 0,
                 "training": config.training.model_copy(update={"accumulation": together}),
