@@ -19,9 +19,9 @@ WEIGHT: Kind = fixed(4)
 
 
 def weights_table(
-    weights: Sequence[Mapping[str, float]], sites: Sequence[str], *, of: str = ""
+    weights: Sequence[Mapping[str, float | None]], sites: Sequence[str], *, of: str = ""
 ) -> Table:
-    """Return one row a round: each site's weight in the average; 0 for a site without one.
+    """Return one row a round: each site's weight in the average; 0 for a site that did not train.
 
     `of` is a sentence about whose weights they are.
     """

@@ -181,7 +181,7 @@ class Comparison(Part):
     arms: dict[ArmName, Arm] = Field(min_length=1)
     effects: tuple[Effect, ...]
     trajectory_intervals: dict[ArmName, tuple[ArmIntervals | None, ...]] = {}
-    weights: tuple[dict[str, float], ...] = ()
+    weights: tuple[dict[str, float | None], ...] = ()
     audit: Audit | None = None
     runs: tuple[TrainingRun, ...] = ()
     versions: dict[str, str] = {}
@@ -233,7 +233,7 @@ class RunSite(Part):
     """One site in one round of a run."""
 
     pairs: Count | None
-    weight: float
+    weight: float | None
     seconds: float | None
     location_disease_f1: Share | None
     disease_f1: Share | None

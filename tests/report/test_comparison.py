@@ -138,6 +138,12 @@ def test_a_deployments_audit_has_no_chance_columns(comparison: Value) -> None:
     assert "site-1 no data" in found["audit-prevalence-train-pairs"].notes[1]
 
 
+def test_a_strategy_without_weights_shows_no_data(comparison: Value) -> None:
+    comparison["weights"] = [{"site-0": None}]
+    table = tables.comparison_weights(parsed(comparison))
+    assert table.cells[0][1] == "no data"
+
+
 def test_a_site_without_a_weight_has_weight_0(comparison: Value) -> None:
     comparison["weights"] = [{"site-0": 1.0}]
     table = tables.comparison_weights(parsed(comparison))
