@@ -161,7 +161,7 @@ def _run(
 ) -> tuple[dict[str, Any], Path]:
     """Run the open jobs, compare, write; return the comparison and the report's page."""
     folder, seeds, jobs = experiment.folder, experiment.seeds, experiment.jobs()
-    notes.print(f"{len(jobs)} runs ({', '.join(ARMS)}; {len(seeds)} seeds) in")
+    notes.print(f"{len(jobs)} runs ({', '.join(ARMS)}; {_seeds_text(len(seeds))}) in")
     notes.print(str(folder), markup=False, soft_wrap=True)
     run_jobs(
         experiment,
@@ -170,7 +170,7 @@ def _run(
         federation=federation,
         # One GPU takes one client at a time, whatever it belongs to.
         parallel=not federation.get("client-resources-num-gpus"),
-        say=lambda line: notes.print(line, markup=False),
+        say=lambda line: notes.print(line, markup=False, soft_wrap=True),
         on_log=lambda line: notes.print(line, markup=False, style="dim") if verbose else None,
     )
     notes.print("Comparing …")
@@ -225,9 +225,8 @@ def _comparison(experiment: Experiment) -> dict[str, Any]:
 def print_comparison(comparison: Mapping[str, Any]) -> None:
     """Print the arms at the selected round and the effects between them."""
     selected = comparison["selected_round"]
-    seeds = len(comparison["seeds"])
     table = Table(
-        title=f"Arms at round {selected}, mean over {seeds} seed{'s' if seeds > 1 else ''} (%)",
+        title=f"Arms at round {selected}, mean over {_seeds_text(len(comparison['seeds']))} (%)",
         title_justify="left",
     )
     table.add_column("arm")
@@ -235,9 +234,9 @@ def print_comparison(comparison: Mapping[str, Any]) -> None:
         "client mean": "client_mean",
         "worst site": "worst_site",
         "disease F1": "disease_client_mean",
-        "preferred": "preference_accuracy",
-        "projected": "projection_rate",
-        "false pos.": "false_positive_rate",
+        "pairs right": "preference_accuracy",
+        "valid JSON": "projection_rate",
+        "false alarms": "false_positive_rate",
     }
     for column in columns:
         table.add_column(column, justify="right")
@@ -275,6 +274,10 @@ def effect_text(effect: Mapping[str, Any]) -> str:
     if effect["degenerate"]:
         return f"{point} (no interval: {effect['degenerate']})"
     return f"{point} ({points(effect['low'])} … {points(effect['high'])})"
+
+
+def _seeds_text(count: int) -> str:
+    return "1 seed" if count == 1 else f"{count} seeds"
 
 
 def _seeds(text: str) -> list[int]:
