@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from fedpref.cli.run import fedpref_home, merged_settings, simulation
+from fedpref.cli.run import check_places, fedpref_home, merged_settings, simulation
 from fedpref.cli.summary import print_rounds, read_summary
 from fedpref.config import RunConfig, load_config
 from fedpref.errors import ConfigError, ResumeError
@@ -119,6 +119,7 @@ def run_comparison(
     """Run what is still to be run, write `comparison.json` and the report, print the tables."""
     notes = Console(stderr=True, highlight=False) if as_json else console
     federation = simulation(app / "federation.toml", machine)
+    check_places(config)
     folder = (into or Path(config.runs_dir) / experiment_id(config, seeds)).absolute()
     with only_one(folder):
         comparison, page = _run(
@@ -139,7 +140,8 @@ def run_comparison(
 def only_one(folder: Path) -> Iterator[None]:
     """Hold the folder of a comparison; ResumeError if another process holds it."""
     # Beside it, so that what is refused before any work leaves no folder.
-    lock = try_lock(folder.with_name(f".{folder.name}.lock"))
+    path = folder.with_name(f".{folder.name}.lock")
+    lock = try_lock(path)
     if lock is None:
         raise ResumeError(
             "another process is running this comparison",
@@ -148,7 +150,11 @@ def only_one(folder: Path) -> Iterator[None]:
             file=folder,
         )
     with lock:
-        yield
+        try:
+            yield
+        finally:
+            if not folder.exists():
+                path.unlink(missing_ok=True)
 
 
 def _run(

@@ -10,7 +10,8 @@ from rich.console import Console
 
 from fedpref.cli.summary import print_summary
 from fedpref.config import RunConfig, load_config
-from fedpref.errors import ConfigError
+from fedpref.data import site_directories
+from fedpref.errors import ConfigError, FedPrefError, raise_all
 from fedpref.federation.strategies import make_strategy
 from fedpref.launch import LocalFlower, Scalar
 from fedpref.report import write_report
@@ -30,7 +31,8 @@ def run(
         str, typer.Option("--on", help="A table of federation.toml: cpu or gpu.")
     ] = "cpu",
     nodes: Annotated[
-        int | None, typer.Option("--nodes", min=1, help="SuperNodes to simulate, one a site.")
+        int | None,
+        typer.Option("--nodes", min=1, help="SuperNodes to simulate. (Default: one a site)"),
     ] = None,
     app: Annotated[
         Path, typer.Option("--app", help="The folder with FedPref's pyproject.")
@@ -59,8 +61,9 @@ def simulate(
 ) -> None:
     """Run the app under a Flower of its own; RoundError unless the run ended complete."""
     federation = simulation(app / "federation.toml", machine)
-    if nodes is not None:
-        federation["num-supernodes"] = nodes
+    sites = check_places(config)
+    if nodes is not None or sites:
+        federation["num-supernodes"] = nodes or len(sites)
     notes = Console(stderr=True, highlight=False) if as_json else console
     notes.print(f"Starting Flower with {federation['num-supernodes']} SuperNodes …")
     with LocalFlower(fedpref_home(), app=app) as flower:
@@ -74,6 +77,37 @@ def simulate(
     print_summary(run_dir, as_json=as_json)
     if not as_json:
         typer.echo(f"Report, for a browser:\n{page}")
+
+
+def check_places(config: RunConfig) -> list[Path]:
+    """Return the site directories of a run, none for the demo's; errors that Flower would delay.
+
+    Raises ConfigError, or FedPrefErrors, if there is no site or no such model folder.
+    """
+    problems: list[FedPrefError] = []
+    sites: list[Path] = []
+    if config.sites != "demo":
+        folder = Path(config.sites)
+        sites = site_directories(folder) if folder.is_dir() else []
+        if not sites:
+            problems.append(
+                ConfigError(
+                    f"there is no site directory in {config.sites!r}",
+                    fix="name a folder that holds site directories, each with a site.toml",
+                    key="sites",
+                )
+            )
+    model = config.model.path
+    if model.startswith(("/", ".", "~")) and not Path(model).expanduser().is_dir():
+        problems.append(
+            ConfigError(
+                f"there is no folder {model!r}",
+                fix="give a folder with config.json, weights and tokenizer, or 'demo'",
+                key="model.path",
+            )
+        )
+    raise_all(problems)
+    return sites
 
 
 def fedpref_home() -> Path:

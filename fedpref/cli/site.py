@@ -11,7 +11,7 @@ from rich.table import Table
 
 from fedpref.cli.sites import JsonOption, SitesArgument, site_paths
 from fedpref.data import SPLITS, SiteDirectory, check_site
-from fedpref.errors import FedPrefError, raise_all
+from fedpref.errors import DataError, FedPrefError, raise_all
 from fedpref.task import ONTOLOGY, load_ontology
 
 app = typer.Typer(no_args_is_help=True, help="Look at site directories.")
@@ -56,6 +56,16 @@ def check(
                     "synthetic": site.info.synthetic,
                 }
             )
+    seen = [str(row["site"]) for row in rows]
+    problems += [
+        DataError(
+            f"{seen.count(name)} of these sites have this name",
+            why="a federation tells its sites apart by their names",
+            fix="give every site.toml a name of its own",
+            site=name,
+        )
+        for name in sorted({name for name in seen if seen.count(name) > 1})
+    ]
     if as_json:
         typer.echo(json.dumps({"sites": rows, "problems": [str(p) for p in problems]}))
         if problems:

@@ -62,15 +62,23 @@ def print_rounds(result: Record, heading: str = "") -> None:
 def read_summary(run_dir: Path) -> dict[str, Any]:
     """Return `summary.json` of a complete run; RoundError says what is missing."""
     path = run_dir / "summary.json"
+    if (run_dir / "experiment.json").exists():
+        raise RoundError(
+            "this is a comparison, not a run",
+            fix="`fedpref report` shows it; its runs are the folders in runs/",
+            file=run_dir,
+        )
+    if not (run_dir / "config.json").exists():
+        raise RoundError("there is no run in this folder", file=run_dir, fix="correct the path")
     try:
         result = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         result = None
     if not isinstance(result, dict) or result.get("complete") is not True:
         raise RoundError(
-            "the run is not complete" if run_dir.is_dir() else "there is no such run directory",
+            "the run is not complete",
             file=path,
-            fix=f"resume it: fedpref run --set resume={run_dir}" if run_dir.is_dir() else "",
+            fix=f"resume it: fedpref run --set resume={run_dir}",
         )
     return result
 

@@ -6,6 +6,7 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from functools import partial
 from pathlib import Path
 
+from fedpref.errors import RoundError
 from fedpref.experiment.plan import Experiment, Job
 from fedpref.launch import LocalFlower, Scalar
 
@@ -43,6 +44,9 @@ def run_jobs(
             done, _ = wait(futures, return_when=FIRST_EXCEPTION)
             for future in done:
                 future.result()
+        except KeyboardInterrupt:
+            say("stopping; the same command goes on from here")
+            raise
         finally:
             # Whatever still runs has lost its purpose.
             over.set()
@@ -70,12 +74,19 @@ def _lane(
             if (job.run_dir / "config.json").exists():
                 config = config.model_copy(update={"resume": str(job.run_dir), "run_id": ""})
             say(f"{name}: {'goes on' if config.resume else 'starts'}")
-            flower.run(
-                config,
-                {**federation, "num-supernodes": job.nodes},
-                on_progress=partial(_tell, say, name),
-                on_log=on_log,
-            )
+            try:
+                flower.run(
+                    config,
+                    {**federation, "num-supernodes": job.nodes},
+                    on_progress=partial(_tell, say, name),
+                    on_log=on_log,
+                )
+            except RoundError as error:
+                raise RoundError(
+                    f"{name}: {error.what}",
+                    fix="--verbose shows the whole log; once it is mended, the same command goes "
+                    "on where it stopped",
+                ) from None
 
 
 def _tell(say: Say, name: str, line: str) -> None:
