@@ -60,6 +60,11 @@ def atomic_dir(path: Path) -> Iterator[Path]:
         shutil.rmtree(part, ignore_errors=True)
 
 
+def fedpref_home() -> Path:
+    """Return the folder for Flower's homes and the demo's sites: $FEDPREF_HOME or ./.fedpref."""
+    return Path(os.environ.get("FEDPREF_HOME", ".fedpref"))
+
+
 def try_lock(path: Path) -> IO[str] | None:
     """Return an open file that holds the lock on `path`, None if another process holds it.
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from fedpref.cli.run import check_places, fedpref_home, merged_settings, simulation
+from fedpref.cli.run import check_places, merged_settings, simulation
 from fedpref.cli.summary import print_rounds, read_summary
 from fedpref.config import RunConfig, load_config
 from fedpref.errors import ConfigError, ResumeError
@@ -22,7 +22,7 @@ from fedpref.experiment.lanes import run_jobs
 from fedpref.experiment.plan import ARMS, Experiment, experiment_id, open_experiment
 from fedpref.experiment.results import compare_arms
 from fedpref.federation.strategies import make_strategy
-from fedpref.files import atomic_write, try_lock
+from fedpref.files import atomic_write, fedpref_home, try_lock
 from fedpref.launch import Scalar
 from fedpref.report import write_report
 from fedpref.report.comparison import ARM_TITLES

@@ -1,6 +1,5 @@
 """`fedpref run`: a whole federation, simulated on this machine."""
 
-import os
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,6 +12,7 @@ from fedpref.config import RunConfig, load_config
 from fedpref.data import site_directories
 from fedpref.errors import ConfigError, FedPrefError, raise_all
 from fedpref.federation.strategies import make_strategy
+from fedpref.files import fedpref_home
 from fedpref.launch import LocalFlower, Scalar
 from fedpref.report import write_report
 
@@ -108,11 +108,6 @@ def check_places(config: RunConfig) -> list[Path]:
         )
     raise_all(problems)
     return sites
-
-
-def fedpref_home() -> Path:
-    """Return the folder for Flower's homes and the demo's sites: $FEDPREF_HOME or ./.fedpref."""
-    return Path(os.environ.get("FEDPREF_HOME", ".fedpref"))
 
 
 def merged_settings(profile: Path | None, settings: list[str]) -> dict[str, Scalar]:

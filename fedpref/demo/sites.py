@@ -1,7 +1,6 @@
 """Six synthetic demo sites: one pooled cohort, allocated to sites, worded in each site's style."""
 
 import fcntl
-import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
@@ -16,7 +15,7 @@ from fedpref.data.text import duplicate_key, normalise_report
 from fedpref.demo.cases import Case, annotation, sample_case
 from fedpref.demo.generate import render
 from fedpref.demo.styles import STYLES
-from fedpref.files import atomic_dir
+from fedpref.files import atomic_dir, fedpref_home
 from fedpref.hashing import digest, digest_file
 from fedpref.preference import build_pairs, generate, make_teachers
 
@@ -60,7 +59,7 @@ def ensure_demo_sites(
     processes that ask at the same time wait for the one that makes it.
     """
     settings = settings or DemoSettings()
-    root = (root or Path(os.environ.get("FEDPREF_HOME", ".fedpref")) / "demo").absolute()
+    root = (root or fedpref_home() / "demo").absolute()
     folder = root / content_key(settings, seed)
     if folder.is_dir():
         return folder
