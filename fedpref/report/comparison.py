@@ -6,7 +6,14 @@ from typing import Final
 
 from fedpref.report.audit import audit_tables
 from fedpref.report.common import config_table, versions_table, weights_table
-from fedpref.report.result import ArmName, ArmRound, Comparison, Effect, Scores, Statistic
+from fedpref.report.result import (
+    ArmDifference,
+    ArmName,
+    ArmRound,
+    Comparison,
+    Scores,
+    Statistic,
+)
 from fedpref.report.tables import (
     CODE,
     COUNT,
@@ -88,28 +95,29 @@ def seeds_note(result: Comparison) -> str:
 def findings(result: Comparison) -> tuple[str, ...]:
     """Return what came out at the selected round, a sentence an effect."""
     return tuple(
-        _sentence(effect, statistic)
+        effect_sentence(effect, f"On {_SAID[statistic]}")
         for contrast in result.contrasts
         for statistic in ("client_mean", "worst_site")
         if (effect := result.effect(contrast, result.selected_round, statistic)) is not None
     )
 
 
-def _sentence(effect: Effect, statistic: Statistic) -> str:
-    a, b, where = ARM_TITLES[effect.a], ARM_TITLES[effect.b], _SAID[statistic]
+def effect_sentence(effect: ArmDifference, where: str) -> str:
+    """Return what came out as a sentence that begins with `where`."""
+    a, b = ARM_TITLES[effect.a], ARM_TITLES[effect.b]
     if effect.effect is None:
         why = f": {effect.degenerate}" if effect.degenerate else ""
-        return f"On {where}, {a} and {b} cannot be compared{why}."
+        return f"{where}, {a} and {b} cannot be compared{why}."
     size = points(effect.effect).lstrip("+−")
     what = f"{a} is {size} points {'above' if effect.effect > 0 else 'below'} {b}"
     if size == "0.00":
         what = f"{a} and {b} are equal to two digits"
     if effect.low is None or effect.high is None:
-        return f"On {where}, {what} ({interval(effect)})."
+        return f"{where}, {what} ({interval(effect)})."
     # As shown: a bound that is printed as 0.00 is not printed as being on one side of it.
     low, high = round(100 * effect.low, 2), round(100 * effect.high, 2)
     apart = "does not include 0" if low > 0 or high < 0 else "includes 0"
-    return f"On {where}, {what} (95 % interval {interval(effect)}, which {apart})."
+    return f"{where}, {what} (95 % interval {interval(effect)}, which {apart})."
 
 
 def headline_table(result: Comparison) -> Table:

@@ -42,7 +42,7 @@ STYLES: Final[dict[ArmName, Style]] = {
     "fedpref": Style("#b34700", "o", "-"),
     "local": Style("#00694d", "^", ":"),
 }
-_GREY: Final = "#595959"
+GREY: Final = "#595959"
 _PANEL: Final = (4.3, 3.3)
 _LONGEST_NAME: Final = 18
 _SETTINGS: Final[dict[Any, Any]] = {
@@ -54,7 +54,7 @@ _SETTINGS: Final[dict[Any, Any]] = {
     "font.size": 10,
     "axes.spines.top": False,
     "axes.spines.right": False,
-    "axes.edgecolor": _GREY,
+    "axes.edgecolor": GREY,
     "axes.grid": True,
     "grid.color": "#dddddd",
     "grid.linewidth": 0.6,
@@ -91,7 +91,7 @@ def trajectories(result: Comparison) -> Picture:
             styles = [STYLES[arm] for arm in result.arm_names]
             _lines(axes, series[key], styles, limits)
             _rounds_axis(axes, title, result.rounds)
-            axes.axvline(result.selected_round, color=_GREY, linewidth=0.8, zorder=0)
+            axes.axvline(result.selected_round, color=GREY, linewidth=0.8, zorder=0)
             axes.annotate(
                 "selected",
                 (result.selected_round, limits[0]),
@@ -100,12 +100,12 @@ def trajectories(result: Comparison) -> Picture:
                 va="bottom",
                 rotation=90,
                 fontsize=8,
-                color=_GREY,
+                color=GREY,
             )
 
         return draw
 
-    return _picture(
+    return picture(
         "trajectories",
         "Scores by round",
         "Loc+dis F1 in percent over the rounds, client mean and worst site, a line an arm. "
@@ -138,7 +138,7 @@ def site_effects(result: Comparison) -> Picture:
     def panel(contrast: tuple[ArmName, ArmName]) -> Callable[["Axes"], None]:
         def draw(axes: "Axes") -> None:
             style = STYLES[contrast[0]]
-            axes.axvline(0, color=_GREY, linewidth=1)
+            axes.axvline(0, color=GREY, linewidth=1)
             for row, effect in enumerate(found[contrast]):
                 if effect is None or effect.effect is None:
                     axes.annotate(
@@ -147,7 +147,7 @@ def site_effects(result: Comparison) -> Picture:
                         (4, 0),
                         textcoords="offset points",
                         va="center",
-                        color=_GREY,
+                        color=GREY,
                         fontsize=9,
                     )
                     continue
@@ -157,7 +157,7 @@ def site_effects(result: Comparison) -> Picture:
                     axes.plot([100 * effect.low, 100 * effect.high], [row, row], color=style.colour)
                 face = style.colour if known else "white"
                 axes.plot([x], [row], style.marker, color=style.colour, markerfacecolor=face)
-            axes.set_yticks(range(len(sites)), [_short(site) for site in sites])
+            axes.set_yticks(range(len(sites)), [short_name(site) for site in sites])
             axes.set_ylim(len(sites) - 0.5, -0.5)
             axes.set_xlim(low - margin, high + margin)
             axes.set_xlabel("F1 difference (points)")
@@ -166,7 +166,7 @@ def site_effects(result: Comparison) -> Picture:
 
         return draw
 
-    return _picture(
+    return picture(
         "site-effects",
         f"Effects by site at round {at}",
         "Differences of loc+dis F1 in points, a row a site. The table of sites holds the same "
@@ -201,7 +201,7 @@ def run_scores(run: Run) -> Picture:
         _lines(axes, lines, [style for _, _, style in shown], limits)
         _rounds_axis(axes, "Loc+dis F1 by round", run.rounds[-1].round)
 
-    return _picture(
+    return picture(
         "rounds",
         "Scores by round",
         "Loc+dis F1 in percent over the rounds: client mean, worst site, and each site thinly. "
@@ -238,7 +238,7 @@ def _lines(
         if ys:
             ends.append((ys[-1], line, style))
     if not ends:
-        axes.text(0.5, 0.5, NO_DATA, transform=axes.transAxes, ha="center", color=_GREY)
+        axes.text(0.5, 0.5, NO_DATA, transform=axes.transAxes, ha="center", color=GREY)
     last = len(series[0].values) - 1
     axes.set_ylim(*limits)
     places = spread_out([end for end, _, _ in ends], 0.075 * (limits[1] - limits[0]), limits)
@@ -261,11 +261,12 @@ def _known(values: Sequence[float | None]) -> tuple[list[int], list[float]]:
     return [x for x, _ in known], [y for _, y in known]
 
 
-def _short(name: str) -> str:
+def short_name(name: str) -> str:
+    """Return a name that fits beside a figure."""
     return name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 1] + "…"
 
 
-def _picture(
+def picture(
     name: str,
     title: str,
     description: str,
@@ -273,6 +274,7 @@ def _picture(
     panels: Sequence[Callable[["Axes"], None]],
     size: tuple[float, float],
 ) -> Picture:
+    """Return what the panels' functions draw; `size` is a panel's, in inches."""
     single = [_render([draw], size, f"{name}-{n}", "svg") for n, draw in enumerate(panels)]
     svg, png = _render(panels, size, name, "svg", "png")
     return Picture(

@@ -23,6 +23,8 @@ Count = Annotated[int, Field(ge=0)]
 # A mean of shares may be above 1 by a rounding error.
 Share = Annotated[float, Field(ge=0, le=1 + 1e-9)]
 Interval = tuple[float, float]
+# What a strategy says of a round besides its weights: a number, one a site, or other numbers.
+Traced = float | dict[str, float | None] | tuple[float | None, ...] | None
 
 
 class Part(BaseModel):
@@ -85,21 +87,31 @@ class Arm(Part):
     seconds: float
 
 
-class Effect(Part):
-    """The difference a − b of one statistic, or of one site's F1, with its 95 % interval.
+class Difference(Part):
+    """A difference of two F1s with its 95 % interval.
 
     `degenerate` says why there is no interval; `low` and `high` are then None.
     """
 
-    a: ArmName
-    b: ArmName
-    round: Count
-    statistic: Statistic | None = None
-    site: str | None = None
     effect: float | None
     low: float | None
     high: float | None
     degenerate: str | None
+
+
+class ArmDifference(Difference):
+    """The difference a − b of two arms."""
+
+    a: ArmName
+    b: ArmName
+
+
+class Effect(ArmDifference):
+    """The difference of two arms in one statistic, or in one site's F1, at a round."""
+
+    round: Count
+    statistic: Statistic | None = None
+    site: str | None = None
 
     @model_validator(mode="after")
     def _one_subject(self) -> Self:
@@ -147,6 +159,18 @@ class AuditCohort(Part):
     p_value: float | None
 
 
+class AuditSupport(Part):
+    """What one site brings to the audit: reports, those with any disease, reports with a pair."""
+
+    site: str
+    train_reports: Count | None
+    train_reports_positive: Count | None
+    train_pairs: Count | None
+    dev_reports: Count | None
+    dev_reports_positive: Count | None
+    dev_pairs: Count | None
+
+
 class Audit(Part):
     """The non-IID audit, as `fedpref audit --json` prints it."""
 
@@ -154,6 +178,7 @@ class Audit(Part):
     labels: tuple[str, ...]
     sites: tuple[str, ...]
     permutations: int | None
+    support: tuple[AuditSupport, ...] = ()
     cohorts: tuple[AuditCohort, ...]
 
     @model_validator(mode="after")
@@ -182,6 +207,7 @@ class Comparison(Part):
     effects: tuple[Effect, ...]
     trajectory_intervals: dict[ArmName, tuple[ArmIntervals | None, ...]] = {}
     weights: tuple[dict[str, float | None], ...] = ()
+    trace: tuple[dict[str, Traced], ...] = ()
     audit: Audit | None = None
     runs: tuple[TrainingRun, ...] = ()
     versions: dict[str, str] = {}
@@ -270,6 +296,7 @@ class RunRound(Scores):
     stage: str
     sites: dict[str, RunSite]
     refused: Refused
+    strategy: dict[str, Traced] = {}
     bytes: RunTraffic
     seconds: RunSeconds
 
@@ -321,7 +348,7 @@ def load_result(run_dir: Path) -> Comparison | tuple[Run, RunConfigFile]:
             file=run_dir,
         )
     run = _load(summary, Run, resume="fedpref run --set resume=…")
-    config = _read(run_dir / CONFIG, RunConfigFile)
+    config = read_result(run_dir / CONFIG, RunConfigFile)
     if config.digest != run.digest:
         raise DataError(
             f"the digest is {config.digest[:12]}, that of {SUMMARY} is {run.digest[:12]}",
@@ -333,12 +360,12 @@ def load_result(run_dir: Path) -> Comparison | tuple[Run, RunConfigFile]:
 
 
 def _load(path: Path, kind: type[Model], *, resume: str) -> Model:
-    if not _read(path, _Completion).complete:
+    if not read_result(path, _Completion).complete:
         raise RoundError("it is not complete", fix=f"resume it: {resume}", file=path)
-    return _read(path, kind)
+    return read_result(path, kind)
 
 
-def _read(path: Path, kind: type[Model]) -> Model:
+def read_result(path: Path, kind: type[Model]) -> Model:
     """Return the checked content of a JSON file; DataError names the first bad places in it."""
     try:
         return kind.model_validate_json(path.read_bytes())

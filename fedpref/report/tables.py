@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from fedpref.report import text
-from fedpref.report.result import Effect
+from fedpref.report.result import Difference
 
 
 class Spread(NamedTuple):
@@ -43,13 +43,13 @@ def _plain(value: float | None, digits: int, scale: float = 1) -> str:
     return "" if value is None else f"{value * scale:.{digits}f}"
 
 
-def _bounds(effect: Effect | None) -> tuple[str, ...]:
+def _bounds(effect: Difference | None) -> tuple[str, ...]:
     if effect is None:
         return ("", "", "")
     return (_plain(effect.low, 2, 100), _plain(effect.high, 2, 100), effect.degenerate or "")
 
 
-def _interval_csv(effect: Effect | None) -> tuple[str, ...]:
+def _interval_csv(effect: Difference | None) -> tuple[str, ...]:
     return tuple(_literal(part) for part in _bounds(effect))
 
 

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from fedpref.report.result import Effect
+from fedpref.report.result import Difference
 
 NO_DATA: Final = "no data"
 _MINUS: Final = "\N{MINUS SIGN}"
@@ -30,7 +30,7 @@ def mean_and_spread(mean: float | None, deviation: float | None) -> str:
     return f"{percent(mean)} ± {percent(deviation)}"
 
 
-def interval(effect: Effect | None) -> str:
+def interval(effect: Difference | None) -> str:
     """Return "low to high" in points, or in words why there is no interval."""
     if effect is None:
         return NO_DATA
