@@ -61,8 +61,9 @@ def encode_prompt(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message
     A template that refuses or drops the system role gets its text at the head of the user turn.
     Raises ModelError if there is no usable template or if it yields more than one BOS.
     """
-    ids = _tokenize(tokenizer, _render(tokenizer, messages)[0])
-    _check_bos(tokenizer, ids)
+    text, shown = _render(tokenizer, messages)
+    ids = _tokenize(tokenizer, text)
+    _check_bos(tokenizer, ids, turns=len(shown) + 1)
     return ids
 
 
@@ -159,7 +160,7 @@ def _encode(
     full_text = _apply(tokenizer, [*shown, {"role": "assistant", "content": response}], open_=False)
     prompt_ids = _tokenize(tokenizer, prompt_text)
     full_ids = _tokenize(tokenizer, full_text)
-    _check_bos(tokenizer, full_ids)
+    _check_bos(tokenizer, full_ids, turns=len(shown) + 1)
     if not full_text.startswith(prompt_text) or full_ids[: len(prompt_ids)] != prompt_ids:
         raise _template_error(
             tokenizer,
@@ -247,12 +248,13 @@ def _special_ids(tokenizer: PreTrainedTokenizerBase) -> set[int]:
     return added | set(tokenizer.all_special_ids)
 
 
-def _check_bos(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> None:
+def _check_bos(tokenizer: PreTrainedTokenizerBase, ids: list[int], *, turns: int) -> None:
+    """Raise ModelError on a second BOS; `turns` counts the messages and the answer's own turn."""
     bos = tokenizer.bos_token_id
     if bos is None:
         return
-    # Where BOS doubles as the end of turn, only a doubled start can be told apart.
-    shared = bos == tokenizer.eos_token_id
+    # Where BOS also ends a turn, or opens each one (SmolLM2), only a doubled start is a fault.
+    shared = bos == tokenizer.eos_token_id or ids.count(bos) == turns
     if ids[:2] == [bos, bos] or (not shared and ids.count(bos) > 1):
         raise _template_error(
             tokenizer,

@@ -54,6 +54,7 @@ TOKENIZERS = {
     "no system role": byte_tokenizer(NO_SYSTEM, **BOS, eos_token="</s>"),
     "system role dropped": byte_tokenizer(DROPS_SYSTEM),
     "last turn left open": byte_tokenizer(OPEN_END, eos_token="</s>"),
+    "bos opens each turn": byte_tokenizer(CHATML, bos_token="<|im_start|>"),
 }
 
 
@@ -87,7 +88,8 @@ def test_at_most_one_bos(tokenizer: Any) -> None:
     if tokenizer.bos_token_id is None:
         assert "bos" not in tokenizer.decode(ids)
     else:
-        assert ids.count(tokenizer.bos_token_id) == 1
+        opens_turns = tokenizer.bos_token == "<|im_start|>"
+        assert ids.count(tokenizer.bos_token_id) == (len(MESSAGES) + 1 if opens_turns else 1)
         assert ids[0] == tokenizer.bos_token_id
 
 
@@ -146,6 +148,10 @@ def test_a_prompt_whose_tokens_merge_with_the_response_is_refused() -> None:
 
 def test_two_bos_are_refused() -> None:
     assert "2 BOS" in refusal("{{ bos_token }}" + LLAMA3, **BOS)
+    # Nor does a BOS that opens each turn excuse one too many or one too few.
+    assert "4 BOS" in refusal("{{ bos_token }}" + CHATML, bos_token="<|im_start|>")
+    but_the_last = "{% if m.role != 'assistant' %}{{ bos_token }}{% endif %}"
+    assert "2 BOS" in refusal(CHATML.replace("%}{{", "%}" + but_the_last + "{{", 1), **BOS)
 
 
 def test_no_template_is_refused() -> None:
