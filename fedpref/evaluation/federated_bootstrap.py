@@ -43,8 +43,8 @@ _LARGEST: Final = 2**53
 class SiteTotals:
     """All that a site sends: tp, fp, fn of two arms over its reports, and over each draw of them.
 
-    `observed` is (2, seeds, 3), `draws` is (draws, 2, seeds, 3), whole numbers ≥ 0. ValueError if
-    they are anything else.
+    `observed` is (2, seeds, 3), `draws` is (draws, 2, seeds, 3), whole numbers ≥ 0, with the same
+    tp + fn in both arms and all seeds. ValueError if they are anything else.
     """
 
     observed: Integers
@@ -64,6 +64,9 @@ class SiteTotals:
             value = getattr(self, name)
             if value.min() < 0 or value.max() > _LARGEST:
                 raise ValueError(f"{name} holds counts that cannot be")
+        # The last axes are arms, seeds and tp, fp, fn; what was annotated is one number a draw.
+        if _annotations_differ(self.observed) or _annotations_differ(np.moveaxis(self.draws, 0, 2)):
+            raise ValueError("tp + fn differs between arms or seeds: other annotations")
 
     def to_arrays(self) -> dict[str, Integers]:
         """Return the arrays by name, as they travel."""
@@ -106,6 +109,17 @@ def fewest_patients(min_cell_size: int, *, draws: int, seeds: int) -> int:
     return patients
 
 
+def too_few(patients: int, min_cell_size: int, *, draws: int, seeds: int) -> Withheld | None:
+    """Return why a site with so many patients sends no totals, or None if it does."""
+    fewest = fewest_patients(min_cell_size, draws=draws, seeds=seeds)
+    if patients >= fewest:
+        return None
+    return Withheld(
+        f"fewer than {fewest} patients: with a minimum cell size of {min_cell_size}, "
+        f"{seeds} {'seed' if seeds == 1 else 'seeds'} and {draws} draws, fewer could be told apart"
+    )
+
+
 def site_totals(
     counts_a: ArrayLike,
     counts_b: ArrayLike,
@@ -128,16 +142,12 @@ def site_totals(
         raise ValueError(f"patient {patients.shape} does not name {both.shape[2]} reports")
     if draws < 1:
         raise ValueError("at least one draw is needed")
-    annotated = both[..., 0] + both[..., 2]
-    if (annotated != annotated[:1, :1]).any():
+    if _annotations_differ(both):
         raise ValueError("tp + fn of a report differs between arms or seeds: other annotations")
-    fewest = fewest_patients(min_cell_size, draws=draws, seeds=both.shape[1])
     (clusters,) = cluster_counts(both, None, patients)
-    if len(clusters) < fewest:
-        return Withheld(
-            f"fewer than {fewest} patients: with a minimum cell size of {min_cell_size}, "
-            f"{both.shape[1]} seeds and {draws} draws, fewer could be told apart"
-        )
+    withheld = too_few(len(clusters), min_cell_size, draws=draws, seeds=both.shape[1])
+    if withheld is not None:
+        return withheld
     totals = draw_totals(clusters, generator(clusters), draws)
     return SiteTotals(both.sum(axis=2), totals.astype(np.int64))
 
@@ -175,6 +185,12 @@ def federated_bootstrap(
     if statistic == "global":
         observed, draws = [np.sum(observed, axis=0)], [np.sum(draws, axis=0)]
     return effect_of_draws(observed, draws, statistic)
+
+
+def _annotations_differ(counts: Integers) -> bool:
+    """Return whether tp + fn of (arms, seeds, …, 3) counts is not the same in all arms and seeds."""
+    annotated = counts[..., 0] + counts[..., 2]
+    return bool((annotated != annotated[:1, :1]).any())
 
 
 def _share_of_few(few: int, patients: int) -> float:

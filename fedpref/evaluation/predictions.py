@@ -29,8 +29,17 @@ class Prediction:
 
 def predictions_path(state_dir: Path, config: RunConfig, round_: int, adapter_hash: str) -> Path:
     """Return where a site keeps its answers of a round: one file for all that decides them."""
-    asked = digest([config.evaluation.model_dump(), config.prompt.model_dump()])
+    return predictions_file(state_dir, round_, adapter_hash, asked_digest(config))
+
+
+def predictions_file(state_dir: Path, round_: int, adapter_hash: str, asked: str) -> Path:
+    """Return the same place where only the configuration's `asked_digest` is known."""
     return state_dir / "predictions" / f"round-{round_}-{adapter_hash[:12]}-{asked[:6]}.jsonl"
+
+
+def asked_digest(config: RunConfig) -> str:
+    """Return the hash of how answers were asked for: prompt and extraction settings."""
+    return digest([config.evaluation.model_dump(), config.prompt.model_dump()])
 
 
 def write_predictions(path: Path, rows: Sequence[Prediction]) -> None:

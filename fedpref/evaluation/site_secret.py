@@ -11,9 +11,11 @@ import numpy as np
 
 from fedpref.errors import DataError
 from fedpref.evaluation.bootstrap import Floats
+from fedpref.hashing import canonical_json
 from fedpref.write_once import write_once
 
-SECRET_FILE: Final = "bootstrap-secret"
+# No federation id begins with a dot: the secret lies beside the federations' folders.
+SECRET_FILE: Final = ".bootstrap-secret"
 _BYTES: Final = 32
 _MODE: Final = 0o600
 
@@ -30,17 +32,34 @@ class SiteSecret:
     def generator(self, clusters: Floats) -> np.random.Generator:
         """Return the random stream for drawing from these counts per patient.
 
-        Equal counts give equal draws, so that asking again tells nothing new. Other counts give
+        Equal counts give equal draws, so that asking again tells nothing new, and neither does
+        asking with arms or seeds in another order, or one of them twice. Other counts give
         independent draws: answers to several questions cannot be laid side by side as if the same
         patients had been drawn, which would make them separable (see `fewest_patients`).
         """
-        content = repr(clusters.shape).encode() + clusters.astype("<i8").tobytes()
-        seed = int.from_bytes(hmac.digest(self.key, content, "sha256"), "big")
+        flat = clusters.reshape(len(clusters), -1)
+        columns = np.unique(flat, axis=1) if flat.size else flat
+        content = repr(columns.shape).encode() + columns.astype("<i8").tobytes()
+        seed = int.from_bytes(self._digest("draws", content), "big")
         return np.random.Generator(np.random.Philox(np.random.SeedSequence(seed)))
+
+    def fingerprint(self, value: object) -> str:
+        """Return 12 hex digits for a JSON value, to compare values of this site by.
+
+        To anybody without the secret they say whether two values are equal and nothing else: a
+        plain hash of ids that can be guessed would confirm a guess.
+        """
+        content = canonical_json(value).encode("utf-8", "surrogatepass")
+        return self._digest("fingerprint", content).hex()[:12]
+
+    def _digest(self, purpose: str, content: bytes) -> bytes:
+        return hmac.digest(self.key, purpose.encode() + b"\0" + content, "sha256")
 
 
 def site_secret(state: Path) -> SiteSecret:
     """Return the secret of a site's state folder; the first call makes it, readable by its owner.
+
+    One for all federations of the site: the same counts are drawn alike in each.
 
     Raises DataError if the file is malformed, or if others than its owner may read it.
     """

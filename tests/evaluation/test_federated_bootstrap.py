@@ -230,6 +230,27 @@ def test_equal_questions_get_equal_draws_and_others_independent_ones() -> None:
     assert (other_secret.draws != first.draws).any()
 
 
+def test_one_question_in_other_words_gets_the_same_draws() -> None:
+    a, b, patient = cohort(4)
+    draws = sent(a, b, patient).draws
+    assert (sent(b, a, patient).draws == draws[:, ::-1]).all()
+    order = [2, 0, 1]
+    assert (sent(a[order], b[order], patient).draws == draws[:, :, order]).all()
+    mixed = sent(np.stack([a[0], b[1], a[2]]), np.stack([b[2], a[1], b[0]]), patient).draws
+    assert (mixed[:, 0, 1] == draws[:, 1, 1]).all()
+    twice = sent(a[[0, 1, 2, 2]], b[[0, 1, 2, 2]], patient).draws
+    assert (twice[:, :, [0, 1, 2]] == draws).all()
+
+
+def test_a_fingerprint_tells_equal_values_of_one_site_and_no_more(tmp_path: Path) -> None:
+    one, other = site_secret(tmp_path / "one"), site_secret(tmp_path / "other")
+    rows = [["r1", "p1"], ["r2", "p1"]]
+    assert one.fingerprint(rows) == site_secret(tmp_path / "one").fingerprint(list(rows))
+    assert one.fingerprint(rows) != one.fingerprint(rows[::-1])
+    assert one.fingerprint(rows) != other.fingerprint(rows)
+    assert re.fullmatch(r"[0-9a-f]{12}", one.fingerprint(rows))
+
+
 def test_both_arms_and_all_seeds_are_drawn_alike() -> None:
     a, _, patient = cohort(5, seeds=1)
     three = np.repeat(a, 3, axis=0)
@@ -288,6 +309,8 @@ def test_what_has_no_interval_is_said() -> None:
         (np.zeros((2, 1, 3), int), np.zeros((0, 2, 1, 3), int), r"\(draws, 2, 1, 3\), not"),
         (np.zeros((2, 1, 3), int), np.full((9, 2, 1, 3), -1), "draws holds counts that cannot be"),
         (np.full((2, 1, 3), 2**60), np.zeros((9, 2, 1, 3), int), "observed holds counts"),
+        (np.array([[[1, 0, 0]], [[0, 0, 2]]]), np.zeros((9, 2, 1, 3), int), "other annotations"),
+        (np.zeros((2, 1, 3), int), np.array([[[[1, 0, 0]], [[0, 0, 2]]]] * 9), "other annotations"),
     ],
 )
 def test_malformed_totals_are_refused(observed: Any, draws: Any, says: str) -> None:
