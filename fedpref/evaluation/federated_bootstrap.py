@@ -188,7 +188,7 @@ def federated_bootstrap(
 
 
 def _annotations_differ(counts: Integers) -> bool:
-    """Return whether tp + fn of (arms, seeds, …, 3) counts is not the same in all arms and seeds."""
+    """Return whether tp + fn of (arms, seeds, …, 3) counts differs between arms or seeds."""
     annotated = counts[..., 0] + counts[..., 2]
     return bool((annotated != annotated[:1, :1]).any())
 
