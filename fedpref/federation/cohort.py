@@ -1,6 +1,5 @@
 """The sites of a run: waiting for them, knowing them by name, knowing which adapters they hold."""
 
-import time
 from dataclasses import dataclass, field
 
 from flwr.app import ConfigRecord, Message, RecordDict
@@ -10,7 +9,7 @@ from fedpref import __version__
 from fedpref.config import RunConfig
 from fedpref.errors import ConfigError, FedPrefError, HandshakeError, raise_all
 from fedpref.federation import wire
-from fedpref.federation.exchange import POLL_SECONDS, Traffic, exchange, pull, push
+from fedpref.federation.exchange import POLL_SECONDS, Traffic, ask_all, exchange
 from fedpref.federation.guards import Refused, site_error
 from fedpref.federation.handshake import Agreement, SiteHandshake, agree
 from fedpref.federation.progress import say
@@ -91,42 +90,39 @@ def join(
 ) -> Cohort:
     """Wait for the sites, ask each for its handshake, and return those that answered well.
 
-    Flower starts the coordinator before all SuperNodes have registered. The wait ends when
-    `min-sites` and all partitions that the SuperNodes know of have answered, or at `join-deadline`.
+    The wait ends when `min-sites` and all partitions that the SuperNodes know of have answered, or
+    at `join-deadline`.
     `adapter_hash` and `root_hash` ask resumed sites whether they still hold those adapters. Raises
     HandshakeError naming who joined and why others did not; ConfigError if the quorum is too large.
     """
-    end = time.monotonic() + config.join_deadline
-    pending: dict[str, int] = {}
-    seen: set[int] = set()
     handshakes: dict[int, SiteHandshake] = {}
     failures: list[FedPrefError] = []
     expected = config.min_sites
     say(f"waiting for sites, at most {config.join_deadline:g} s")
-    while True:
-        for node in sorted(set(grid.get_node_ids()) - seen):
-            seen.add(node)
-            message_id = push(grid, _query(config, node, adapter_hash, root_hash))
-            if message_id:
-                pending[message_id] = node
-        for message_id in list(pending):
-            for reply in pull(grid, message_id):
-                node = pending.pop(message_id)
-                expected = max(expected, _partitions(reply))
-                try:
-                    handshakes[node] = _read(reply)
-                except FedPrefError as error:
-                    failures.append(error)
-                    say(f"a site cannot take part: {error}", warn=True)
-                else:
-                    _announce(handshakes[node])
-        answered = len(handshakes) + len(failures)
+
+    def on_reply(node: int, reply: Message) -> None:
+        nonlocal expected
+        expected = max(expected, partitions_told(reply))
+        try:
+            handshakes[node] = _read(reply)
+        except FedPrefError as error:
+            failures.append(error)
+            say(f"a site cannot take part: {error}", warn=True)
+        else:
+            _announce(handshakes[node])
+
+    def enough() -> bool:
         # If nobody knows how many SuperNodes there are, the first answers decide: it is an error.
-        if answered and not pending and answered >= expected:
-            break
-        if time.monotonic() >= end:
-            break
-        time.sleep(poll)
+        return len(handshakes) + len(failures) >= max(expected, 1)
+
+    ask_all(
+        grid,
+        lambda node: _query(config, node, adapter_hash, root_hash),
+        on_reply,
+        enough,
+        deadline=config.join_deadline,
+        poll=poll,
+    )
     _require(config, handshakes, failures, expected)
     return Cohort(handshakes)
 
@@ -187,7 +183,7 @@ def _announce(handshake: SiteHandshake) -> None:
     say(f"site {handshake.site} joined: {handshake.pairs} pairs, {shown} development reports")
 
 
-def _partitions(reply: Message) -> int:
+def partitions_told(reply: Message) -> int:
     """Return the number of SuperNodes that the replying one was told of, 0 if it was not."""
     if not reply.has_content():
         return 0

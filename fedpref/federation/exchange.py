@@ -66,6 +66,37 @@ def exchange(
     return tuple(sorted([*missing, *pending.values()]))
 
 
+def ask_all(
+    grid: Grid,
+    request: Callable[[int], Message],
+    on_reply: Callable[[int, Message], None],
+    enough: Callable[[], bool],
+    *,
+    deadline: float,
+    poll: float = POLL_SECONDS,
+) -> None:
+    """Send one message to every node as it registers, and hand each reply to `on_reply`.
+
+    Flower starts the coordinator before all SuperNodes have registered. The wait ends when nothing
+    that was sent is unanswered and `enough()` holds, or after `deadline` seconds.
+    """
+    end = time.monotonic() + deadline
+    pending: dict[str, int] = {}
+    seen: set[int] = set()
+    while True:
+        for node in sorted(set(grid.get_node_ids()) - seen):
+            seen.add(node)
+            message_id = push(grid, request(node))
+            if message_id:
+                pending[message_id] = node
+        for message_id in list(pending):
+            for reply in pull(grid, message_id):
+                on_reply(pending.pop(message_id), reply)
+        if (not pending and enough()) or time.monotonic() >= end:
+            return
+        time.sleep(poll)
+
+
 def push(grid: Grid, message: Message) -> str | None:
     """Send one message; return its id, or None if Flower did not take it (the node is gone)."""
     return next(iter(grid.push_messages([message])), None)

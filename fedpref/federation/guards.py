@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from typing import Final
 
 import numpy as np
-from flwr.app import Message, MetricRecord
+from flwr.app import ConfigRecord, Message, MetricRecord
 from flwr.common.constant import ErrorCode
 from numpy.typing import NDArray
 
@@ -70,13 +70,8 @@ def check_reply(reply: Message, expected: Expectation, statuses: Sequence[str]) 
 
     Checks that the reply carries content and answers for this site, federation and round.
     """
-    if reply.has_error():
-        code = reply.error.code
-        raise Refused(_FLOWER_ERRORS.get(code, f"Flower reports error {code} for the site"))
-    config = wire.config_of(reply)
+    config = check_answer(reply)
     status = wire.text(config, wire.STATUS)
-    if status == wire.FAILED:
-        raise Refused(site_error(reply))
     for name, found, value in (
         (wire.SITE, wire.text(config, wire.SITE), expected.site),
         (wire.FEDERATION, wire.text(config, wire.FEDERATION), expected.federation),
@@ -89,6 +84,17 @@ def check_reply(reply: Message, expected: Expectation, statuses: Sequence[str]) 
     # Read later, when the reply has been accepted: what is wrong must show before.
     wire.texts(config, wire.HOLDS)
     return status
+
+
+def check_answer(reply: Message) -> ConfigRecord:
+    """Return a reply's config record; raise Refused if Flower or the site tells of an error."""
+    if reply.has_error():
+        code = reply.error.code
+        raise Refused(_FLOWER_ERRORS.get(code, f"Flower reports error {code} for the site"))
+    config = wire.config_of(reply)
+    if wire.text(config, wire.STATUS) == wire.FAILED:
+        raise Refused(site_error(reply))
+    return config
 
 
 def site_error(reply: Message) -> str:
