@@ -31,6 +31,7 @@ from fedpref.report.tables import (
     Table,
 )
 from fedpref.report.text import interval, points
+from fedpref.report.trace import Said, trace_tables
 
 ARM_TITLES: Final[dict[ArmName, str]] = {
     "central": "Central",
@@ -69,10 +70,15 @@ MEASURE_NOTE: Final = (
 )
 
 
+def arm_title(name: ArmName) -> str:
+    """Return how an arm is called in tables; a strategy as it was named."""
+    return ARM_TITLES.get(name, name)
+
+
 def contrast_title(contrast: tuple[ArmName, ArmName]) -> str:
     """Return "FedPref − Local" for the arms' names."""
     a, b = contrast
-    return f"{ARM_TITLES[a]} − {ARM_TITLES[b]}"
+    return f"{arm_title(a)} − {arm_title(b)}"
 
 
 def spread(round_: ArmRound, name: str) -> Spread:
@@ -80,9 +86,13 @@ def spread(round_: ArmRound, name: str) -> Spread:
 
     Seeds without data are left out; there is no deviation of fewer than two values.
     """
-    values = [_score(seed, name) for seed in round_.by_seed]
+    return spread_of(_score(round_, name), [_score(seed, name) for seed in round_.by_seed])
+
+
+def spread_of(mean: float | None, values: Sequence[float | None]) -> Spread:
+    """Return a mean over seeds with the sample deviation of the seeds' own values."""
     known = [value for value in values if value is not None]
-    return Spread(_score(round_, name), stdev(known) if len(known) > 1 else None)
+    return Spread(mean, stdev(known) if len(known) > 1 else None)
 
 
 def seeds_note(result: Comparison) -> str:
@@ -104,7 +114,7 @@ def findings(result: Comparison) -> tuple[str, ...]:
 
 def effect_sentence(effect: ArmDifference, where: str) -> str:
     """Return what came out as a sentence that begins with `where`."""
-    a, b = ARM_TITLES[effect.a], ARM_TITLES[effect.b]
+    a, b = arm_title(effect.a), arm_title(effect.b)
     if effect.effect is None:
         why = f": {effect.degenerate}" if effect.degenerate else ""
         return f"{where}, {a} and {b} cannot be compared{why}."
@@ -152,7 +162,7 @@ def measures_table(result: Comparison) -> Table:
 def _rows(result: Comparison, names: Sequence[str]) -> tuple[tuple[object, ...], ...]:
     at = result.selected_round
     return tuple(
-        (ARM_TITLES[arm], *(spread(result.arms[arm].rounds[at], name) for name in names))
+        (arm_title(arm), *(spread(result.arms[arm].rounds[at], name) for name in names))
         for arm in result.arm_names
     )
 
@@ -230,7 +240,7 @@ def trajectory_table(result: Comparison) -> Table:
         rows=tuple(
             (
                 _round(result, number),
-                ARM_TITLES[arm],
+                arm_title(arm),
                 *(spread(result.arms[arm].rounds[number], name) for name in names),
             )
             for number, arm in numbered
@@ -249,7 +259,7 @@ def sites_table(result: Comparison) -> Table:
         Column("pairs", "Pairs", COUNT),
         Column("dev_reports", "Dev reports", COUNT),
         Column("dev_pairs", "Dev pairs", COUNT),
-        *(Column(arm, f"{ARM_TITLES[arm]} F1", PERCENT) for arm in result.arm_names),
+        *(Column(arm, f"{arm_title(arm)} F1", PERCENT) for arm in result.arm_names),
     ]
     for contrast in result.contrasts:
         key = f"{contrast[0]}_{contrast[1]}"
@@ -289,7 +299,7 @@ def disease_sites_table(result: Comparison) -> Table:
         caption="Percent, mean over seeds.",
         columns=(
             Column("site", "Site", TEXT),
-            *(Column(arm, ARM_TITLES[arm], PERCENT) for arm in result.arm_names),
+            *(Column(arm, arm_title(arm), PERCENT) for arm in result.arm_names),
         ),
         rows=tuple(
             (
@@ -309,7 +319,7 @@ def costs_table(result: Comparison) -> Table:
         used = arm.exposure
         rows.append(
             (
-                ARM_TITLES[name],
+                arm_title(name),
                 used.pairs,
                 used.sft,
                 used.dpo,
@@ -348,15 +358,30 @@ def runs_table(result: Comparison) -> Table:
             Column("digest", "Configuration's hash", CODE),
         ),
         rows=tuple(
-            (ARM_TITLES[run.arm], run.seed, run.path, run.digest[:12]) for run in result.runs
+            (arm_title(run.arm), run.seed, run.path, run.digest[:12]) for run in result.runs
         ),
     )
 
 
 def comparison_weights(result: Comparison) -> Table:
     """Return FedPref's aggregation weights, a row a round."""
-    of = "FedPref's run with the first seed." if len(result.seeds) > 1 else "FedPref's run."
-    return weights_table(result.weights, list(result.sites), of=of)
+    return weights_table(result.weights, list(result.sites), of=_whose(result))
+
+
+def comparison_said(result: Comparison) -> dict[str, Said]:
+    """Return the weights, and what else the strategies said, of each arm's first run."""
+    if not result.of_strategies:
+        return {ARM_TITLES["fedpref"]: Said(result.trace, result.weights)}
+    return {
+        arm_title(name): Said(arm.trace, arm.weights)
+        for name in result.arm_names
+        for arm in [result.arms[name]]
+    }
+
+
+def _whose(result: Comparison) -> str:
+    whose = "Each strategy's" if result.of_strategies else "FedPref's"
+    return f"{whose} run with the first seed." if len(result.seeds) > 1 else f"{whose} run."
 
 
 def comparison_tables(result: Comparison) -> dict[str, Table]:
@@ -371,6 +396,7 @@ def comparison_tables(result: Comparison) -> dict[str, Table]:
         disease_sites_table(result),
         *(audit_tables(result.audit) if result.audit else ()),
         comparison_weights(result),
+        *trace_tables(comparison_said(result), list(result.sites), of=_whose(result)),
         costs_table(result),
         runs_table(result),
         config_table(result.config),

@@ -13,6 +13,7 @@ from typing import Final
 from fedpref.report import leaves
 from fedpref.report.comparison import findings
 from fedpref.report.figures import Picture
+from fedpref.report.locked_test import LockedTest, locked_test_sentences
 from fedpref.report.result import Comparison, Run, RunConfigFile
 from fedpref.report.tables import CODE, TEXT, Column, Table
 
@@ -59,9 +60,12 @@ class Page:
 
 
 def comparison_page(
-    result: Comparison, tables: Mapping[str, Table], pictures: Mapping[str, Picture]
+    result: Comparison,
+    tables: Mapping[str, Table],
+    pictures: Mapping[str, Picture],
+    locked_test: LockedTest | None = None,
 ) -> Page:
-    """Return the page of a comparison."""
+    """Return the page of a comparison; without a locked test it says so."""
     seeds = ", ".join(str(seed) for seed in result.seeds)
     sections = (
         Section(
@@ -70,6 +74,7 @@ def comparison_page(
             sentences=(*findings(result), *(f"{note}." for note in result.notes)),
             tables=_pick(tables, "headline", "effects", "measures"),
         ),
+        *([_locked_section(locked_test, tables)] if result.can_be_tested else []),
         Section(
             "trajectories",
             "Over the rounds",
@@ -85,13 +90,10 @@ def comparison_page(
         Section(
             "audit",
             "How unequal the sites are",
-            tables=tuple(table for name, table in tables.items() if name.startswith("audit-")),
+            tables=_named(tables, "audit-"),
         ),
-        Section(
-            "federation",
-            "Federation",
-            tables=_pick(tables, "weights", "costs"),
-        ),
+        _contrast_section(tables),
+        _federation_section(tables, pictures),
         _leaves_section(tables),
         Section(
             "configuration",
@@ -131,7 +133,8 @@ def run_page(
             tables=_pick(tables, "rounds", "measures"),
         ),
         Section("sites", "By site", tables=_pick(tables, "sites", "sites-disease", "left-out")),
-        Section("federation", "Federation", tables=_pick(tables, "weights", "costs")),
+        _contrast_section(tables),
+        _federation_section(tables, pictures),
         _leaves_section(tables),
         Section(
             "configuration",
@@ -218,8 +221,32 @@ def _leaves_section(tables: Mapping[str, Table]) -> Section:
         "leaves",
         "What left each site",
         paragraphs=(leaves.NEVER, leaves.FAILURE, leaves.LIMITS),
-        tables=tuple(table for name, table in tables.items() if name.startswith("leaves-")),
+        tables=_named(tables, "leaves-"),
     )
+
+
+def _locked_section(test: LockedTest | None, tables: Mapping[str, Table]) -> Section:
+    said = locked_test_sentences(test)
+    tables_ = _named(tables, "locked-test")
+    return Section("locked-test", "Locked test", sentences=said, tables=tables_)
+
+
+def _contrast_section(tables: Mapping[str, Table]) -> Section:
+    title = "Do the candidates differ enough to learn from?"
+    return Section("contrast", title, tables=_named(tables, "contrast"))
+
+
+def _federation_section(tables: Mapping[str, Table], pictures: Mapping[str, Picture]) -> Section:
+    return Section(
+        "federation",
+        "Federation",
+        figures=_figures(pictures, "weights"),
+        tables=_pick(tables, "weights", "strategy", "strategy-sites", "costs"),
+    )
+
+
+def _named(tables: Mapping[str, Table], start: str) -> tuple[Table, ...]:
+    return tuple(table for name, table in tables.items() if name.startswith(start))
 
 
 def _pick(tables: Mapping[str, Table], *names: str) -> tuple[Table, ...]:

@@ -16,6 +16,7 @@ from fedpref.report.tables import (
     Column,
     Table,
 )
+from fedpref.report.trace import Said, trace_tables
 
 _SCORES = (
     ("client_mean", "Client-mean F1"),
@@ -100,8 +101,12 @@ def disease_sites_table(run: Run) -> Table:
 
 def run_weights(run: Run) -> Table:
     """Return the aggregation weights, a row a round."""
-    rows = [{site: entry.weight for site, entry in r.sites.items()} for r in run.rounds]
-    return weights_table(rows, list(run.sites))
+    return weights_table(run.weights, list(run.sites))
+
+
+def run_said(run: Run) -> dict[str, Said]:
+    """Return the weights, and what else the run's strategy said."""
+    return {run.strategy: Said([r.strategy for r in run.rounds], run.weights)}
 
 
 def costs_table(run: Run) -> Table:
@@ -173,6 +178,7 @@ def run_tables(run: Run, config: RunConfigFile) -> dict[str, Table]:
         disease_sites_table(run),
         left_out_table(run),
         run_weights(run),
+        *trace_tables(run_said(run), list(run.sites)),
         costs_table(run),
         config_table(config.config),
         versions_table(run.versions),

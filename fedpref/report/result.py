@@ -15,7 +15,8 @@ COMPARISON: Final = "comparison.json"
 SUMMARY: Final = "summary.json"
 CONFIG: Final = "config.json"
 
-ArmName = Literal["central", "fedpref", "local"]
+# The paper's, or a strategy as it was named: "feddraw(eta=2)".
+ArmName = str
 # The order of the paper's tables.
 ARMS: Final[tuple[ArmName, ...]] = ("central", "fedpref", "local")
 Statistic = Literal["client_mean", "worst_site", "global"]
@@ -55,6 +56,8 @@ class SiteScores(Scores):
 
     sites: dict[str, Share | None]
     disease_sites: dict[str, Share | None] = {}
+    # The standard deviation of `sites`.
+    site_spread: Share | None = None
 
 
 class ArmRound(SiteScores):
@@ -78,13 +81,27 @@ class Traffic(Part):
     up: Count
 
 
+class StrategyOf(Part):
+    """The strategy of an arm, and whether its site roots are those of the first arm.
+
+    `same_roots` is null where a run did not record what the sites sent.
+    """
+
+    strategy: str
+    options: str
+    same_roots: bool | None
+
+
 class Arm(Part):
-    """One arm of a comparison, over all its seeds."""
+    """One arm of a comparison, over all its seeds; `weights` are those of the first seed's run."""
 
     rounds: tuple[ArmRound, ...]
     exposure: Exposure
     bytes: Traffic
     seconds: float
+    strategy: StrategyOf | None = None
+    weights: tuple[dict[str, float | None], ...] = ()
+    trace: tuple[dict[str, Traced], ...] = ()
 
 
 class Difference(Part):
@@ -191,7 +208,10 @@ class Audit(Part):
 
 
 class Comparison(Part):
-    """`comparison.json`: three arms, their effects, and what they cost."""
+    """`comparison.json`: three arms or several strategies, their effects, and what they cost.
+
+    `weights` and `trace` are FedPref's; a strategy's stand with its arm.
+    """
 
     kind: Literal["comparison"]
     run: str
@@ -226,6 +246,10 @@ class Comparison(Part):
                         f"{name}, round {number}: scores of {len(round_.by_seed)} seeds, "
                         f"not {len(self.seeds)}"
                     )
+        named = {name for effect in self.effects for name in (effect.a, effect.b)}
+        named |= {*self.trajectory_intervals, *(run.arm for run in self.runs)}
+        if strange := sorted(named - self.arms.keys()):
+            raise ValueError(f"there is no arm {strange[0]}")
         for name, intervals in self.trajectory_intervals.items():
             if len(intervals) != last + 1:
                 raise ValueError(f"{name} has intervals of {len(intervals)} rounds")
@@ -233,8 +257,18 @@ class Comparison(Part):
 
     @property
     def arm_names(self) -> tuple[ArmName, ...]:
-        """Return the arms in the order of the tables."""
-        return tuple(name for name in ARMS if name in self.arms)
+        """Return the arms in the order of the tables; strategies as they were named."""
+        return tuple(self.arms) if self.of_strategies else tuple(a for a in ARMS if a in self.arms)
+
+    @property
+    def of_strategies(self) -> bool:
+        """Return whether the arms are strategies, and not the paper's three."""
+        return not self.arms.keys() <= set(ARMS)
+
+    @property
+    def can_be_tested(self) -> bool:
+        """Return whether the arms of the locked test are there."""
+        return {"fedpref", "central"} <= self.arms.keys()
 
     @property
     def contrasts(self) -> tuple[tuple[ArmName, ArmName], ...]:
@@ -314,6 +348,11 @@ class Run(Part):
     bytes: Traffic
     seconds: float
     rounds: tuple[RunRound, ...] = Field(min_length=1)
+
+    @property
+    def weights(self) -> tuple[dict[str, float | None], ...]:
+        """Return the sites' aggregation weights, a mapping a round."""
+        return tuple({site: e.weight for site, e in r.sites.items()} for r in self.rounds)
 
 
 class RunConfigFile(Part):

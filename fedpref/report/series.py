@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
-from fedpref.report.comparison import ARM_TITLES, spread
+from fedpref.report.comparison import arm_title, spread
 from fedpref.report.result import ArmName, Comparison, Interval
 
 BarSource = Literal["interval", "deviation", "none"]
@@ -43,7 +43,7 @@ def arm_series(result: Comparison, arm: ArmName, name: str, source: BarSource) -
             else (s.mean - s.deviation, s.mean + s.deviation)
             for s in spreads
         )
-    return Series(ARM_TITLES[arm], tuple(s.mean for s in spreads), bars)
+    return Series(arm_title(arm), tuple(s.mean for s in spreads), bars)
 
 
 def error_bar_note(result: Comparison, source: BarSource) -> str:
@@ -56,7 +56,7 @@ def error_bar_note(result: Comparison, source: BarSource) -> str:
         else f"Error bars are the sample standard deviation over {len(result.seeds)} seeds."
     )
     bare = [
-        f"{ARM_TITLES[arm]} {what} at round {number}"
+        f"{arm_title(arm)} {what} at round {number}"
         for name, what in (("client_mean", "client mean"), ("worst_site", "worst site"))
         for arm in result.arm_names
         for line in [arm_series(result, arm, name, source)]
