@@ -1,8 +1,9 @@
-"""`fedpref compare` and `fedpref demo`: the arms FedPref, Local and Central over the same sites."""
+"""`fedpref compare` and `fedpref demo`: arms or strategies over the same sites, and partitions."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,25 +12,36 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from fedpref.cli.ranks import print_tests
 from fedpref.cli.run import check_places, merged_settings, simulation
 from fedpref.cli.summary import print_rounds, read_summary
 from fedpref.config import RunConfig, load_config
-from fedpref.errors import ConfigError, ResumeError
+from fedpref.errors import ConfigError, FedPrefError, ResumeError, raise_all
 from fedpref.evaluation.noniid import simulated_audit
 from fedpref.evaluation.site_cohorts import label_names, read_cohorts
+from fedpref.experiment.arms import Arm, matched_arms, strategy_arms
 from fedpref.experiment.collect import check_agreements, collect
 from fedpref.experiment.lanes import run_jobs
-from fedpref.experiment.plan import ARMS, Experiment, experiment_id, open_experiment
-from fedpref.experiment.results import compare_arms
+from fedpref.experiment.partitions import (
+    PARTITIONS_FILE,
+    collected,
+    open_partitions,
+    partitions_record,
+)
+from fedpref.experiment.plan import Experiment, check_seeds, experiment_id, model_identity
+from fedpref.experiment.results import compare_arms, compare_strategies
 from fedpref.federation.strategies import make_strategy
 from fedpref.files import atomic_write, fedpref_home, try_lock
 from fedpref.launch import Scalar
 from fedpref.report import write_report
-from fedpref.report.comparison import ARM_TITLES
-from fedpref.report.text import percent, points
+from fedpref.report.comparison import arm_title
+from fedpref.report.text import megabytes, percent, points
 
 SEEDS = "20260713,20260714,20260715"
 COMPARISON_FILE = "comparison.json"
+DEMO = "demo"
+# Seeds of demo partitions stand apart: each uses the next two for its other splits.
+_PARTITION_STEP = 100
 
 console = Console(highlight=False)
 
@@ -41,6 +53,24 @@ VerboseOption = Annotated[
 def compare(
     profile: Annotated[
         Path | None, typer.Argument(help="A run-config TOML, such as profiles/openi-tiny.toml.")
+    ] = None,
+    strategies: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A,B,…",
+            help="Compare strategies instead: 'pair-fedavg,feddraw(eta=2,similarity=factors)'. "
+            "The first one is what the others are held against.",
+        ),
+    ] = None,
+    partitions: Annotated[
+        int, typer.Option(min=1, help="Repeat it over so many partitions of the demo's reports.")
+    ] = 1,
+    sites: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="A folder of site directories; repeated, each is another partition.",
+        ),
     ] = None,
     settings: Annotated[
         list[str] | None,
@@ -62,16 +92,44 @@ def compare(
         bool, typer.Option("--json", help="Print the comparison as JSON, nothing else on stdout.")
     ] = False,
 ) -> None:
-    """Run FedPref, Local and Central with each seed and compare them.
+    """Run FedPref, Local and Central, or several strategies, with each seed and compare them.
 
     The same command goes on where it was stopped, and does nothing twice. Site roots are shared:
-    Local starts from the very roots that FedPref averages.
+    Local, and every strategy, starts from the very roots that the first arm averages. Over several
+    partitions the arms are ranked, with Friedman's test and Nemenyi's.
     """
-    config = load_config(with_demo_sites(merged_settings(profile, settings or [])))
-    make_strategy(config)  # what is wrong with it is said before Flower starts
+    values = merged_settings(profile, settings or [])
+    problems: list[FedPrefError] = []
+    chosen = collected(problems, lambda: _seeds(seeds))
+    folders = collected(problems, lambda: _folders(values, sites or [], partitions))
+    config = collected(problems, lambda: load_config(values | {"sites": DEMO}))
+    arms: tuple[Arm, ...] | None = None
+    if strategies is not None:
+        set_too = sorted({"strategy", "strategy-options"} & values.keys())
+        if set_too:
+            problems.append(
+                ConfigError(
+                    f"{' and '.join(set_too)} and --strategies were given",
+                    why="each arm has a strategy of its own",
+                    fix="leave one of them out",
+                    key=set_too[0],
+                )
+            )
+        arms = collected(problems, lambda: strategy_arms(strategies, config or RunConfig()))
+    elif config is not None:
+        # What is wrong with it is said before Flower starts.
+        collected(problems, lambda: make_strategy(config))
+        arms = collected(problems, lambda: matched_arms(config))
+    if config is not None and chosen is not None:
+        collected(problems, lambda: check_seeds(config, chosen))
+    raise_all(problems)
+    assert config is not None
+    assert chosen is not None
+    assert arms is not None
     run_comparison(
-        config,
-        _seeds(seeds),
+        [config.model_copy(update={"sites": str(f)}) for f in folders or _demo(partitions)],
+        chosen,
+        arms,
         into=into,
         app=app,
         machine=machine,
@@ -87,28 +145,58 @@ def demo(
     """Run the whole method on bundled synthetic reports with a bundled tiny model."""
     console.print("[bold]FedPref demo[/] — synthetic reports, a tiny model, six simulated sites")
     console.print("Preparing the sites: reports, teachers' candidates, preference pairs …")
-    config = load_config(with_demo_sites({"seed": seed}))
+    config = load_config({"seed": seed, "sites": str(_demo(1)[0])})
     console.print(f"Sites: {escape(config.sites)}")
     run_comparison(
-        config, [seed], into=None, app=Path(), machine="cpu", verbose=verbose, as_json=False
+        [config],
+        [seed],
+        matched_arms(config),
+        into=None,
+        app=Path(),
+        machine="cpu",
+        verbose=verbose,
+        as_json=False,
     )
 
 
-def with_demo_sites(values: dict[str, Scalar]) -> dict[str, Scalar]:
-    """Return the settings with the demo's sites as a folder, if they are meant.
+def _folders(values: Mapping[str, Scalar], sites: Sequence[Path], partitions: int) -> list[Path]:
+    """Return the folders of sites, one a partition; none if the demo's are meant."""
+    told = str(values.get("sites", DEMO))
+    if partitions > 1 and (sites or told != DEMO):
+        raise ConfigError(
+            f"--partitions {partitions} and a folder of sites were given",
+            why="it draws partitions of the demo's reports",
+            fix="divide your data with `fedpref partition --seed …` and give each folder with "
+            "--sites",
+        )
+    if not sites:
+        return [] if told == DEMO else [Path(told)]
+    places = [path.resolve() for path in sites]
+    raise_all(
+        [
+            ConfigError(
+                f"--sites {path} was given more than once",
+                why="one partition twice says nothing about other partitions",
+                fix="give each folder once",
+            )
+            for path, place in dict(zip(sites, places, strict=True)).items()
+            if places.count(place) > 1 and places.index(place) == sites.index(path)
+        ]
+    )
+    return list(sites)
 
-    "demo" would be looked up anew in each round, by the content of the code.
-    """
-    from fedpref.demo.sites import ensure_demo_sites  # noqa: PLC0415  (a torch-free CLI start)
 
-    if values.get("sites", "demo") != "demo":
-        return values
-    return values | {"sites": str(ensure_demo_sites())}
+def _demo(partitions: int) -> list[Path]:
+    """Return the folders of the demo's sites; "demo" would be looked up anew in each round."""
+    from fedpref.demo.sites import DEFAULT_SEED, ensure_demo_sites  # noqa: PLC0415  (torch-free)
+
+    return [ensure_demo_sites(seed=DEFAULT_SEED + _PARTITION_STEP * k) for k in range(partitions)]
 
 
 def run_comparison(
-    config: RunConfig,
+    configs: Sequence[RunConfig],
     seeds: Sequence[int],
+    arms: Sequence[Arm],
     *,
     into: Path | None,
     app: Path,
@@ -116,22 +204,47 @@ def run_comparison(
     verbose: bool,
     as_json: bool,
 ) -> None:
-    """Run what is still to be run, write `comparison.json` and the report, print the tables."""
+    """Run what is still to be run, write the results and the report, print the tables.
+
+    There is one configuration a partition; they differ in their sites.
+    """
     notes = Console(stderr=True, highlight=False) if as_json else console
     federation = simulation(app / "federation.toml", machine)
-    check_places(config)
-    folder = (into or Path(config.runs_dir) / experiment_id(config, seeds)).absolute()
+    problems: list[FedPrefError] = []
+    for one in configs:
+        collected(problems, partial(check_places, one))
+    raise_all(problems)
+    config, model = configs[0], model_identity(configs[0])
+    places = [Path(one.sites) for one in configs]
+    name = experiment_id(config, seeds, arms=arms, model=model, folders=places)
+    folder = (into or Path(config.runs_dir) / name).absolute()
     with only_one(folder):
-        comparison, page = _run(
-            open_experiment(folder, config, seeds), app, federation, notes, verbose=verbose
-        )
+        openings = open_partitions(folder, configs, seeds, arms, model)
+        result: dict[str, Any] = {}
+        for number, opening in enumerate(openings, start=1):
+            if len(openings) > 1:
+                notes.print(f"[bold]Partition {number} of {len(openings)}[/]")
+            experiment = opening.begin()
+            found, page = _run(experiment, app, federation, notes, verbose=verbose)
+            result[experiment.folder.name] = found
+        if len(openings) == 1:
+            (shown,) = result.values()
+        else:
+            shown = partitions_record(folder.name, result)
+            atomic_write(folder / PARTITIONS_FILE, json.dumps(shown, indent=1) + "\n")
+            page = write_report(folder)[0]
     if as_json:
-        typer.echo(json.dumps(comparison, ensure_ascii=False))
+        typer.echo(json.dumps(shown, ensure_ascii=False))
         return
-    first = comparison["runs"][0]
     console.print()
-    print_rounds(read_summary(folder / first["path"]), heading=f"FedPref, seed {first['seed']}")
-    print_comparison(comparison)
+    if len(openings) > 1:
+        print_partitions(shown)
+    else:
+        if shown["runs"][0]["arm"] == "fedpref":
+            first = shown["runs"][0]
+            summary = read_summary(folder / first["path"])
+            print_rounds(summary, heading=f"FedPref, seed {first['seed']}")
+        print_comparison(shown)
     # Paths on lines of their own, so that a narrow terminal does not break them.
     typer.echo(f"Run directory:\n{folder}\nReport, for a browser:\n{page}")
 
@@ -167,7 +280,8 @@ def _run(
 ) -> tuple[dict[str, Any], Path]:
     """Run the open jobs, compare, write; return the comparison and the report's page."""
     folder, seeds, jobs = experiment.folder, experiment.seeds, experiment.jobs()
-    notes.print(f"{len(jobs)} runs ({', '.join(ARMS)}; {_seeds_text(len(seeds))}) in")
+    arms = ", ".join(arm.name for arm in experiment.arms)
+    notes.print(f"{len(jobs)} runs ({arms}; {_seeds_text(len(seeds))}) in", markup=False)
     notes.print(str(folder), markup=False, soft_wrap=True)
     run_jobs(
         experiment,
@@ -189,17 +303,22 @@ def _comparison(experiment: Experiment) -> dict[str, Any]:
     """Return the whole content of `comparison.json` from the complete runs."""
     jobs = experiment.jobs()
     check_agreements(jobs)
-    results = {arm: [collect(experiment, job) for job in jobs if job.arm == arm] for arm in ARMS}
+    results = {
+        arm.name: [collect(experiment, job) for job in jobs if job.arm == arm.name]
+        for arm in experiment.arms
+    }
     summary = read_summary(jobs[0].run_dir)
     last = summary["rounds"][-1]["sites"]
     config = experiment.config.to_flat()
+    # A run's own: of each run, and of each arm.
+    own = {"seed"} if experiment.matched else {"seed", "strategy", "strategy-options"}
     return {
         "kind": "comparison",
         "complete": True,
         "run": experiment.folder.name,
         "synthetic": summary["synthetic"],
         "digest": experiment.config.digest,
-        "config": {key: value for key, value in config.items() if key != "seed"},
+        "config": {key: value for key, value in config.items() if key not in own},
         "seeds": list(experiment.seeds),
         "sites": {
             name: {
@@ -209,7 +328,11 @@ def _comparison(experiment: Experiment) -> dict[str, Any]:
             }
             for name, entry in last.items()
         },
-        **compare_arms(results),
+        **(
+            compare_arms(results)
+            if experiment.matched
+            else compare_strategies(results, experiment.arms)
+        ),
         "audit": simulated_audit(
             label_names(experiment.sites[0].ontology),
             read_cohorts(experiment.sites),
@@ -231,24 +354,11 @@ def _comparison(experiment: Experiment) -> dict[str, Any]:
 def print_comparison(comparison: Mapping[str, Any]) -> None:
     """Print the arms at the selected round and the effects between them."""
     selected = comparison["selected_round"]
-    table = Table(
-        title=f"Arms at round {selected}, mean over {_seeds_text(len(comparison['seeds']))} (%)",
-        title_justify="left",
-    )
-    table.add_column("arm")
-    columns = {
-        "client mean": "client_mean",
-        "worst site": "worst_site",
-        "disease F1": "disease_client_mean",
-        "pairs right": "preference_accuracy",
-        "valid JSON": "projection_rate",
-        "false alarms": "false_positive_rate",
-    }
-    for column in columns:
-        table.add_column(column, justify="right")
-    for arm, result in comparison["arms"].items():
-        row = result["rounds"][selected]
-        table.add_row(ARM_TITLES[arm], *(percent(row[key]) for key in columns.values()))
+    of_strategies = comparison["runs"][0]["arm"] != "fedpref"
+    if of_strategies and comparison["synthetic"]:
+        _warn_of_synthetic()
+    over = _seeds_text(len(comparison["seeds"]))
+    table = _strategies_table(comparison, over) if of_strategies else _arms_table(comparison, over)
     console.print(table)
     effects = Table(
         title="Effects in points of loc+dis F1, paired 95 % interval (patients within sites)",
@@ -264,12 +374,83 @@ def print_comparison(comparison: Mapping[str, Any]) -> None:
     }
     for a, b in dict.fromkeys((a, b) for a, b, _ in cells):
         effects.add_row(
-            f"{ARM_TITLES[a]} − {ARM_TITLES[b]}",
+            escape(f"{arm_title(a)} − {arm_title(b)}"),
             *(effect_text(cells[a, b, s]) for s in ("client_mean", "worst_site")),
         )
     console.print(effects)
+    if of_strategies:
+        console.print(
+            "One partition: whether an order of strategies recurs on other partitions is not "
+            "tested. --partitions, or --sites more than once, does that."
+        )
     for note in comparison["notes"]:
         console.print(note, style="yellow", markup=False)
+
+
+def _arms_table(comparison: Mapping[str, Any], over: str) -> Table:
+    selected = comparison["selected_round"]
+    table = Table(title=f"Arms at round {selected}, mean over {over} (%)", title_justify="left")
+    table.add_column("arm")
+    columns = {
+        "client mean": "client_mean",
+        "worst site": "worst_site",
+        "disease F1": "disease_client_mean",
+        "pairs right": "preference_accuracy",
+        "valid JSON": "projection_rate",
+        "false alarms": "false_positive_rate",
+    }
+    for column in columns:
+        table.add_column(column, justify="right")
+    for arm, result in comparison["arms"].items():
+        row = result["rounds"][selected]
+        table.add_row(arm_title(arm), *(percent(row[key]) for key in columns.values()))
+    return table
+
+
+def _strategies_table(comparison: Mapping[str, Any], over: str) -> Table:
+    selected, runs = comparison["selected_round"], len(comparison["seeds"])
+    table = _scores_table(f"Strategies after the last round, {selected}; mean over {over} (%)")
+    for arm, result in comparison["arms"].items():
+        row = result["rounds"][selected]
+        table.add_row(
+            escape(arm),
+            *(percent(row[key]) for key in ("client_mean", "worst_site", "site_spread")),
+            megabytes(sum(result["bytes"].values()) / runs),
+        )
+    return table
+
+
+def _scores_table(title: str, *more: str) -> Table:
+    """Return a table of strategies without rows; the spread is named for what it is."""
+    caption = "spread: standard deviation over sites; MB: of one run, both ways"
+    table = Table(title=title, title_justify="left", caption=caption, caption_justify="left")
+    table.add_column("strategy", overflow="fold")
+    for column in ("client mean", "worst site", "spread", "MB", *more):
+        table.add_column(column, justify="right", no_wrap=True)
+    return table
+
+
+def print_partitions(shown: Mapping[str, Any]) -> None:
+    """Print the arms over all partitions, their ranks and the tests."""
+    if shown["synthetic"]:
+        _warn_of_synthetic()
+    over = f"{len(shown['partitions'])} partitions, {_seeds_text(len(shown['seeds']))} each"
+    table = _scores_table(f"Mean over {over} (%)", "rank")
+    ranks = shown["rankings"]["client_mean"]["average_ranks"]
+    for arm, row in shown["arms"].items():
+        table.add_row(
+            escape(arm_title(arm)),
+            *(percent(row[key]) for key in ("client_mean", "worst_site", "site_spread")),
+            megabytes(row["bytes"]),
+            "–" if ranks is None else f"{ranks[arm]:.2f}",
+        )
+    console.print(table)
+    for found in shown["rankings"].values():
+        print_tests(found, console)
+
+
+def _warn_of_synthetic() -> None:
+    console.print("[bold yellow]Synthetic demo data and a toy model: no claim about medicine.[/]")
 
 
 def effect_text(effect: Mapping[str, Any]) -> str:

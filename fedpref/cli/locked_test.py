@@ -40,7 +40,7 @@ def locked_test(
     """
     folder = comparison.absolute()
     told = _comparison(folder)
-    experiment = open_experiment(folder, load_config(told["config"]), told["seeds"])
+    experiment = open_experiment(folder, load_config(told["config"]), told["seeds"]).begin()
     cases = held_out_cases(experiment.sites)
     # What decides is what was measured, not what a file says of it.
     jobs = experiment.jobs()
@@ -122,4 +122,11 @@ def _comparison(folder: Path) -> dict[str, Any]:
             fix="run `fedpref compare` to its end first",
             file=path,
         ) from None
+    if not {"fedpref", "central"} <= told["arms"].keys():
+        raise ResumeError(
+            "this comparison is of strategies",
+            why="the locked test is of FedPref and Central",
+            fix="name the folder of a comparison without --strategies",
+            file=path,
+        )
     return told

@@ -7,6 +7,7 @@ once, from the sum. A score without data is None, never 0.
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from math import sqrt
+from statistics import pstdev
 from typing import Any, Final
 
 from fedpref.task import Ignore, Projection, Structure, match_counts
@@ -205,6 +206,15 @@ def client_mean(values: Iterable[float | None]) -> float | None:
 def worst_site(values: Iterable[float | None]) -> float | None:
     """Return the minimum over the sites with data; None if there is none."""
     return min((value for value in values if value is not None), default=None)
+
+
+def site_spread(values: Iterable[float | None]) -> float | None:
+    """Return the standard deviation over the sites with data; None if there are fewer than two.
+
+    Divided by their number: the sites are the whole federation, no sample of one.
+    """
+    known = [value for value in values if value is not None]
+    return pstdev(known) if len(known) > 1 else None
 
 
 def pooled(counts: Iterable[EvaluationCounts | None]) -> EvaluationCounts:

@@ -61,7 +61,7 @@ def collect(experiment: Experiment, job: Job) -> list[RoundResult]:
     file disagrees with the run's record or with the annotations.
     """
     summary = _summary(job)
-    sites = (experiment.central,) if job.arm == "central" else experiment.sites
+    sites = (experiment.central,) if job.pooled else experiment.sites
     return [_round(job, sites, record) for record in summary["rounds"]]
 
 

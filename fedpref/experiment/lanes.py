@@ -30,8 +30,8 @@ def run_jobs(
     Raises the first error; the other lane's Flower is ended then, and nothing that is on disk lost.
     """
     open_jobs = [job for job in experiment.jobs() if not (job.run_dir / "summary.json").exists()]
-    central = [job for job in open_jobs if job.arm == "central"]
-    others = [job for job in open_jobs if job.arm != "central"]
+    central = [job for job in open_jobs if job.pooled]
+    others = [job for job in open_jobs if not job.pooled]
     lanes = [lane for lane in ([others, central] if parallel else [open_jobs]) if lane]
     flowers = [LocalFlower(home, app=app) for _ in lanes]
     over = threading.Event()

@@ -36,8 +36,9 @@ def round_record(
     """Return the round's record: scores (null where there is no data), pairs, bytes, seconds.
 
     `sites` are the run's sites in order; every one of them has an entry. `refused` names, for each
-    half of the round, the sites that were left out and why. A site's weight is null where the
-    strategy has no weights; `strategy` is what the strategy says of the round.
+    half of the round, the sites that were left out and why. `update` is the hash of the adapter
+    that a site sent (round 0: of its root). A site's weight is null where the strategy has no
+    weights; `strategy` is what the strategy says of the round.
     """
     weights = training["weights"]
     scores = summarise({site: counts.get(site) for site in sites})
@@ -53,6 +54,7 @@ def round_record(
             site: {
                 "asked": site in training["asked"],
                 "norm": training["norms"].get(site),
+                "update": training["updates"].get(site),
                 "pairs": training["pairs"].get(site),
                 "weight": None if weights is None else weights.get(site, 0.0),
                 "seconds": training["site_seconds"].get(site),

@@ -100,6 +100,7 @@ class Rounds:
         outgoing = wire.Outgoing([adapter, *([root] if root else [])], spec, self._difference)
         root_hash = state_digest(root) if root else ""
         answers, nothing, norms = _Answers(), set[str](), dict[str, float]()
+        updates: dict[str, str] = {}
         strategy_configs = self._configure(round_, adapter)
         say(f"round {round_}: {_stage(round_)} at {len(strategy_configs)} sites")
 
@@ -125,6 +126,7 @@ class Rounds:
                 update = check_update(reply, self._expected(site, round_, base))
                 spool.put(site, update.flat, update.pair_count)
                 norms[site] = update_norm(update.flat, start, spec)
+                updates[site] = update.adapter_hash
                 detail = f"trained {update.pair_count} pairs"
             else:
                 check_nothing_trained(reply, self._expected(site, round_, base))
@@ -157,6 +159,7 @@ class Rounds:
             "trained": trained,
             "asked": list(requests),
             "norms": dict(sorted(norms.items())),
+            "updates": updates,
             "pairs": spool_counts | dict.fromkeys(sorted(nothing), 0),
             "weights": weights,
             "strategy": trace,

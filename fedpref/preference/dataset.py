@@ -123,13 +123,15 @@ def build_pairs(
     return BuiltPairs(tuple(pairs), len(too_long), merge_audits(audits))
 
 
-def pool_pairs(pool: SiteDirectory, sites: Sequence[SiteDirectory]) -> list[PreferencePair]:
-    """Write and return the pairs of all `sites` as those of their union (`data.write_pool`).
+def pool_pairs(
+    pool: SiteDirectory, pairs: Mapping[str, Sequence[PreferencePair]]
+) -> list[PreferencePair]:
+    """Write and return all sites' pairs, given by site, as those of the union `data.write_pool`.
 
     They are the very same pairs, in the order of the union's reports.
     """
-    pairs = [replace(pair, home_site=site.name) for site in sites for pair in read_pairs(site)]
-    return _write(pool, pairs, {"pooled": [site.name for site in sites], "candidates": {}})
+    together = [replace(pair, home_site=site) for site, own in pairs.items() for pair in own]
+    return _write(pool, together, {"pooled": list(pairs), "candidates": {}})
 
 
 def read_pairs(

@@ -369,14 +369,25 @@ class _Completion(Part):
 Model = TypeVar("Model", bound=Part)
 
 
+def load_comparison(folder: Path) -> Comparison:
+    """Return the comparison in a folder; RoundError if there is none or it is not complete."""
+    path = folder / COMPARISON
+    if not path.exists():
+        raise RoundError(
+            "there is no comparison to read",
+            fix="name the folder of a complete comparison, as runs/compare-… (fedpref compare)",
+            file=path,
+        )
+    return _load(path, Comparison, resume="fedpref compare")
+
+
 def load_result(run_dir: Path) -> Comparison | tuple[Run, RunConfigFile]:
     """Return the comparison in a folder or else the run with its configuration.
 
     RoundError if there is neither or it is not complete, DataError if a file is malformed.
     """
-    comparison = run_dir / COMPARISON
-    if comparison.exists():
-        return _load(comparison, Comparison, resume="fedpref compare")
+    if (run_dir / COMPARISON).exists():
+        return load_comparison(run_dir)
     summary = run_dir / SUMMARY
     if not summary.exists():
         known = run_dir.is_dir()

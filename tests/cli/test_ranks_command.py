@@ -34,38 +34,56 @@ def call(*arguments: object, raises: type[Exception] | None = None) -> Result:
     return result
 
 
-def write(
-    folder: Path, scores: Mapping[str, float | None], sites: str = "", **changes: Any
-) -> Path:
+def scores(client_mean: float | None, worst_site: float | None) -> dict[str, Any]:
+    rest = ("disease_client_mean", "disease_pooled", "projection_rate", "strict_rate")
+    rest += ("truncation_rate", "false_positive_rate", "preference_accuracy")
+    f1 = {"client_mean": client_mean, "worst_site": worst_site, "pooled": client_mean}
+    return {**f1, **dict.fromkeys(rest, 0.5), "sites": {}}
+
+
+def write(folder: Path, given: Mapping[str, float | None], sites: str = "", **changes: Any) -> Path:
     """A comparison of two rounds, the second selected; the first must not be read."""
-    nothing = {"client_mean": 0.0, "worst_site": 0.0, "pooled": 0.0}
+    nothing = scores(0.0, 0.0)
+    seeds = changes.get("seeds", [1, 2])
     value = {
         "kind": "comparison",
         "complete": True,
         "run": folder.name,
         "synthetic": True,
+        "digest": "d" * 64,
         "config": {"sites": sites or f"sites/{folder.name}", "rounds": 1},
-        "seeds": [1, 2],
+        "seeds": seeds,
+        "rounds": 1,
         "selected_round": 1,
+        "sites": {},
+        "effects": [],
         "arms": {
             arm: {
                 "rounds": [
-                    nothing,
-                    {
-                        "client_mean": score,
-                        "worst_site": None if score is None else 1 - score,
-                        "pooled": score,
-                        "disease_pooled": 0.5,
-                    },
-                ]
+                    row | {"by_seed": [row] * len(seeds)}
+                    for row in (nothing, scores(score, None if score is None else 1 - score))
+                ],
+                "exposure": {"pairs": 1, "sft": 1, "dpo": 1},
+                "bytes": {"down": 1, "up": 1},
+                "seconds": 1.0,
             }
-            for arm, score in scores.items()
+            for arm, score in given.items()
         },
         **changes,
     }
     folder.mkdir(parents=True)
     (folder / "comparison.json").write_text(json.dumps(value), encoding="utf-8")
     return folder
+
+
+def audit(rows: int) -> dict[str, Any]:
+    cohort = {
+        "cohort": "train_reports", "rows": rows, "sizes": {"site-1": rows}, "overall": [0.5],
+        "prevalence": {"site-1": [0.5]}, "divergence": 0.1, "divergence_labels": 1,
+        "null_95": None, "ratio": None, "p_value": None,
+    }  # fmt: skip
+    told = {"mode": "simulation", "labels": ["normal"], "sites": ["site-1"], "permutations": 9}
+    return told | {"cohorts": [cohort]}
 
 
 def five(tmp_path: Path, scores: Sequence[Mapping[str, float | None]] = SCORES) -> list[Path]:
@@ -181,20 +199,18 @@ def test_the_order_of_arms_and_seeds_is_free(tmp_path: Path) -> None:
 
 
 def test_one_partition_twice_is_refused(tmp_path: Path) -> None:
-    audit = {"cohorts": [{"sizes": {"site-1": 10}}]}
-    one = write(tmp_path / "one", SCORES[0], sites="here", audit=audit)
+    one = write(tmp_path / "one", SCORES[0], sites="here", audit=audit(10))
     for other in (
         one,
         write(tmp_path / "same-folder", SCORES[1], sites="here"),
-        write(tmp_path / "copied", SCORES[1], sites="there", audit=audit),
+        write(tmp_path / "copied", SCORES[1], sites="there", audit=audit(10)),
     ):
         error = str(call(one, other, raises=DataError).exception)
         assert str(one) in error
         assert str(other) in error
         assert "one and the same partition" in error
     # The same relative name in another project is another partition, and its audit says so.
-    elsewhere = {"cohorts": [{"sizes": {"site-1": 11}}]}
-    call(one, write(tmp_path / "other", SCORES[1], sites="here", audit=elsewhere))
+    call(one, write(tmp_path / "other", SCORES[1], sites="here", audit=audit(11)))
 
 
 def test_files_that_cannot_be_ranked(tmp_path: Path) -> None:
@@ -202,7 +218,7 @@ def test_files_that_cannot_be_ranked(tmp_path: Path) -> None:
     stopped = write(tmp_path / "stopped", SCORES[0], complete=False)
     assert "not complete" in str(call(stopped, raises=RoundError).exception)
     late = write(tmp_path / "late", SCORES[0], selected_round=2)
-    assert "feddraw has no round 2" in str(call(late, raises=DataError).exception)
+    assert "selected_round 2 is after the last, 1" in str(call(late, raises=DataError).exception)
     impossible = write(tmp_path / "impossible", {"a": 1.5})
     assert "arms.a.rounds.1.client_mean" in str(call(impossible, raises=DataError).exception)
     (impossible / "comparison.json").write_text("{")

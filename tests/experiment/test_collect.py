@@ -66,7 +66,7 @@ def finish(job: Job, sites: tuple[SiteDirectory, ...], adapter: str | None = ADA
 
 @pytest.fixture
 def experiment(tmp_path: Path, config: RunConfig) -> Experiment:
-    return open_experiment(tmp_path / "x", config.model_copy(update={"rounds": 0}), [5])
+    return open_experiment(tmp_path / "x", config.model_copy(update={"rounds": 0}), [5]).begin()
 
 
 def test_every_arm_is_read_by_home_site(experiment: Experiment) -> None:

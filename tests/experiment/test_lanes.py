@@ -64,7 +64,7 @@ def go(experiment: Experiment, said: list[str], *, parallel: bool = True) -> Non
 
 @pytest.fixture
 def experiment(tmp_path: Path, config: RunConfig) -> Experiment:
-    return open_experiment(tmp_path / "x", config, [5, 6])
+    return open_experiment(tmp_path / "x", config, [5, 6]).begin()
 
 
 def test_every_run_once_with_its_number_of_nodes(

@@ -1,6 +1,8 @@
 """What an experiment runs, and that it stays one experiment."""
 
 import json
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,15 +11,28 @@ import pytest
 from fedpref.config import RunConfig, load_config
 from fedpref.data import SiteDirectory
 from fedpref.errors import ConfigError, DataError, FedPrefError, ResumeError
-from fedpref.experiment.plan import experiment_id, open_experiment
+from fedpref.experiment import plan as plans
+from fedpref.experiment.arms import Arm, matched_arms, strategy_arms
+from fedpref.experiment.plan import experiment_id, model_identity, open_experiment
 from fedpref.files import read_jsonl, write_jsonl
 from fedpref.preference import pairs_digest, read_pairs
+
+
+def name(config: RunConfig, seeds: Sequence[int] = (5,), arms: Sequence[Arm] | None = None) -> str:
+    """The default folder's name."""
+    return experiment_id(
+        config,
+        seeds,
+        arms=matched_arms(config) if arms is None else arms,
+        model=model_identity(config),
+        folders=[Path(config.sites)],
+    )
 
 
 def test_the_arms_differ_in_what_makes_them_an_arm_and_in_nothing_else(
     tmp_path: Path, config: RunConfig
 ) -> None:
-    experiment = open_experiment(tmp_path / "x", config, [5, 6])
+    experiment = open_experiment(tmp_path / "x", config, [5, 6]).begin()
     jobs = experiment.jobs()
     assert [(job.arm, job.seed, job.nodes) for job in jobs] == [
         ("fedpref", 5, 2), ("local", 5, 2), ("central", 5, 1),
@@ -48,7 +63,7 @@ def test_the_arms_differ_in_what_makes_them_an_arm_and_in_nothing_else(
 def test_central_holds_the_very_pairs_of_the_sites_and_no_candidates(
     tmp_path: Path, config: RunConfig
 ) -> None:
-    experiment = open_experiment(tmp_path / "x", config, [5])
+    experiment = open_experiment(tmp_path / "x", config, [5]).begin()
     central = experiment.central
     own = {pair.pair_id: site.name for site in experiment.sites for pair in read_pairs(site)}
     assert own
@@ -61,12 +76,13 @@ def test_central_holds_the_very_pairs_of_the_sites_and_no_candidates(
 
 
 def test_the_same_again_is_the_same_experiment(tmp_path: Path, config: RunConfig) -> None:
-    first = open_experiment(tmp_path / "x", config, [5])
+    first = open_experiment(tmp_path / "x", config, [5]).begin()
     before = (first.central_folder / "central" / "pairs.jsonl").stat().st_mtime_ns
-    open_experiment(tmp_path / "x", config, [5])
+    open_experiment(tmp_path / "x", config, [5]).begin()
     assert (first.central_folder / "central" / "pairs.jsonl").stat().st_mtime_ns == before
-    assert experiment_id(config, [5]) == experiment_id(config, [5])
-    assert experiment_id(config, [5]) != experiment_id(config, [6])
+    assert name(config) == name(config)
+    assert name(config) != name(config, seeds=[6])
+    assert name(config) != name(config, arms=strategy_arms("uniform,feddraw", config))
 
 
 @pytest.mark.parametrize(
@@ -81,28 +97,28 @@ def test_the_same_again_is_the_same_experiment(tmp_path: Path, config: RunConfig
 def test_a_changed_configuration_is_refused_with_both_values(
     tmp_path: Path, folder: Path, config: RunConfig, change: Any, seeds: list[int], named: str
 ) -> None:
-    open_experiment(tmp_path / "x", config, [5])
+    open_experiment(tmp_path / "x", config, [5]).begin()
     changed = load_config({"sites": str(folder), "quorum": 2, "min-sites": 2} | change)
     with pytest.raises(ResumeError, match=named):
-        open_experiment(tmp_path / "x", changed, seeds)
+        open_experiment(tmp_path / "x", changed, seeds).begin()
 
 
 def test_changed_pairs_are_refused_with_both_hashes(
     tmp_path: Path, folder: Path, config: RunConfig
 ) -> None:
-    open_experiment(tmp_path / "x", config, [5])
+    open_experiment(tmp_path / "x", config, [5]).begin()
     plan = tmp_path / "x" / "experiment.json"
     content = json.loads(plan.read_text())
     content["sites"]["south"]["pairs"] = "0" * 64
     plan.write_text(json.dumps(content))
     with pytest.raises(ResumeError, match=r"key sites.south.pairs: was 000000000000 .*, is "):
-        open_experiment(tmp_path / "x", config, [5])
+        open_experiment(tmp_path / "x", config, [5]).begin()
 
 
 def test_a_union_of_other_pairs_is_refused_with_both_hashes(
     tmp_path: Path, config: RunConfig
 ) -> None:
-    experiment = open_experiment(tmp_path / "x", config, [5])
+    experiment = open_experiment(tmp_path / "x", config, [5]).begin()
     site = experiment.sites[0]
     rows = [row for _, row in read_jsonl(site.pairs_path)]
     assert len(rows) > 1
@@ -117,13 +133,13 @@ def test_a_union_of_other_pairs_is_refused_with_both_hashes(
     with pytest.raises(
         DataError, match=r"different pairs: [0-9a-f]{12} at the sites, [0-9a-f]{12}"
     ):
-        open_experiment(tmp_path / "x", config, [5])
+        open_experiment(tmp_path / "x", config, [5]).begin()
 
 
 @pytest.mark.parametrize("seeds", [[], [5, 5], [-1], [2**63]])
 def test_seeds_are_given_once_each(tmp_path: Path, config: RunConfig, seeds: list[int]) -> None:
     with pytest.raises(ConfigError, match="seed"):
-        open_experiment(tmp_path / "x", config, seeds)
+        open_experiment(tmp_path / "x", config, seeds).begin()
     assert not (tmp_path / "x").exists()
 
 
@@ -135,11 +151,11 @@ def test_another_base_model_is_another_experiment(
     (model / "config.json").write_text("{}")
     settings = {"sites": str(folder), "model.path": str(model)}
     other = load_config(settings)
-    assert experiment_id(other, [5]) != experiment_id(load_config({"sites": str(folder)}), [5])
-    open_experiment(tmp_path / "x", other, [5])
+    assert name(other) != name(load_config({"sites": str(folder)}))
+    open_experiment(tmp_path / "x", other, [5]).begin()
     (model / "config.json").write_text('{"changed": 1}')
     with pytest.raises(ResumeError, match=r"key model\.files: was "):
-        open_experiment(tmp_path / "x", other, [5])
+        open_experiment(tmp_path / "x", other, [5]).begin()
 
 
 def test_sites_without_a_development_report_are_refused_at_once(
@@ -149,7 +165,7 @@ def test_sites_without_a_development_report_are_refused_at_once(
         path = folder / name / "reports.jsonl"
         path.write_text(path.read_text().replace('"split":"dev"', '"split":"diagnostic"'))
     with pytest.raises(DataError, match="no site has a development report"):
-        open_experiment(tmp_path / "x", config, [5])
+        open_experiment(tmp_path / "x", config, [5]).begin()
 
 
 def test_the_arm_local_is_no_strategy_to_compare(tmp_path: Path, folder: Path) -> None:
@@ -165,7 +181,80 @@ def test_every_unusable_site_is_named_before_anything_is_written(
     for name in ("north", "south"):
         (folder / name / "annotations.jsonl").write_text("{\n")
     with pytest.raises(FedPrefError) as caught:
-        open_experiment(tmp_path / "x", config, [5])
+        open_experiment(tmp_path / "x", config, [5]).begin()
     assert "north" in str(caught.value)
     assert "south" in str(caught.value)
     assert not (tmp_path / "x").exists()
+
+
+def test_strategies_differ_in_their_strategy_only_and_need_no_union(
+    tmp_path: Path, config: RunConfig
+) -> None:
+    arms = strategy_arms("pair-fedavg,feddraw(eta=2,similarity=factors),local", config)
+    experiment = open_experiment(tmp_path / "x", config, [5, 6], arms=arms).begin()
+    jobs = experiment.jobs()
+    assert [(job.arm, job.seed, job.nodes) for job in jobs[:3]] == [
+        ("pair-fedavg", 5, 2), ("feddraw(eta=2,similarity=factors)", 5, 2), ("local", 5, 2),
+    ]  # fmt: skip
+    assert len({job.run_dir for job in jobs}) == 6
+    told = [(job.config.strategy, job.config.strategy_options) for job in jobs[:3]]
+    assert told == [
+        ("pair-fedavg", ""), ("feddraw", 'eta = 2, similarity = "factors"'), ("local", ""),
+    ]  # fmt: skip
+    # Everything else is equal, the folders aside.
+    own = {"strategy": "", "strategy_options": "", "run_id": ""}
+    assert len({job.config.model_copy(update=own).digest for job in jobs[:3]}) == 1
+    # What runs is a configuration that a run would take from a command line.
+    assert [load_config(job.config.to_flat()).digest for job in jobs] == [
+        job.config.digest for job in jobs
+    ]
+    assert not experiment.central_folder.exists()
+
+
+def test_other_strategies_are_another_experiment(tmp_path: Path, config: RunConfig) -> None:
+    open_experiment(
+        tmp_path / "x", config, [5], arms=strategy_arms("uniform,local", config)
+    ).begin()
+    with pytest.raises(ResumeError, match=r"key strategies: was \['uniform\(\)', 'local\(\)'\]"):
+        open_experiment(tmp_path / "x", config, [5], arms=strategy_arms("uniform,svd", config))
+    with pytest.raises(ResumeError, match=r"key strategies: was .* is absent now"):
+        open_experiment(tmp_path / "x", config, [5])
+
+
+def test_strategies_that_need_more_sites_are_refused_all_at_once(
+    tmp_path: Path, config: RunConfig
+) -> None:
+    arms = strategy_arms("uniform,FedMedian,FedTrimmedAvg(beta=0.25)", config)
+    with pytest.raises(FedPrefError) as caught:
+        open_experiment(tmp_path / "x", config, [5], arms=arms)
+    assert "FedMedian needs the updates of 3 sites in a round, 2 can come" in str(caught.value)
+    assert "FedTrimmedAvg needs the updates of 4 sites" in str(caught.value)
+    assert not (tmp_path / "x").exists()
+
+
+def test_two_sites_of_one_name_are_refused(tmp_path: Path, folder: Path, config: RunConfig) -> None:
+    path = folder / "south" / "site.toml"
+    path.write_text(path.read_text().replace('name = "south"', 'name = "north"'))
+    with pytest.raises(DataError, match="two sites have this name"):
+        open_experiment(tmp_path / "x", config, [5])
+
+
+def test_pairs_and_model_are_read_once(
+    tmp_path: Path, folder: Path, config: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: Counter[str] = Counter()
+
+    def counted(site: SiteDirectory) -> Any:
+        read[site.name] += 1
+        return read_pairs(site)
+
+    monkeypatch.setattr(plans, "read_pairs", counted)
+    monkeypatch.setattr("fedpref.preference.dataset.read_pairs", counted)
+    model = plans.model_identity(config)
+
+    def again(_: RunConfig) -> Any:
+        raise AssertionError("the model is hashed again")
+
+    monkeypatch.setattr(plans, "model_identity", again)
+    open_experiment(tmp_path / "x", config, [5], arms=matched_arms(config), model=model).begin()
+    assert read == {"north": 1, "south": 1, "central": 1}

@@ -5,11 +5,13 @@ from typing import Any
 
 import pytest
 
+from fedpref.config import RunConfig
 from fedpref.errors import DataError
 from fedpref.evaluation.metrics import EvaluationCounts
+from fedpref.experiment.arms import MATCHED as ARMS
+from fedpref.experiment.arms import strategy_arms
 from fedpref.experiment.collect import ReportResult, RoundResult
-from fedpref.experiment.plan import ARMS
-from fedpref.experiment.results import compare_arms
+from fedpref.experiment.results import compare_arms, compare_strategies
 
 # Reports a1 and a2 are at home at site a, b1 at site b.
 HOMES = {"a1": "a", "a2": "a", "b1": "b"}
@@ -111,14 +113,16 @@ def test_every_arm_gives_every_pair_the_same_exposure() -> None:
 def test_another_exposure_is_refused_with_both_numbers(arm: str) -> None:
     results: dict[Any, Any] = {name: runs(FAIR, FAIR) for name in ARMS}
     results[arm] = [[result(FAIR), result(FAIR, trained_pairs=6)]]
-    with pytest.raises(DataError, match=f"arm {arm} trained 6 pairs in round 1, FedPref 7"):
+    with pytest.raises(DataError, match=f"arm {arm} trained 6 pairs in round 1, fedpref 7"):
         compare_arms(results, draws=20)
 
 
 def test_arms_on_other_reports_are_refused_with_both_numbers() -> None:
     results: dict[Any, Any] = {name: runs(FAIR) for name in ARMS}
     results["local"] = runs({name: FAIR[name] for name in ("a1", "b1")})
-    with pytest.raises(DataError, match="arm local lacks 1 of FedPref's 3"):
+    with pytest.raises(
+        DataError, match="arm local lacks 1 of the 3 development reports of fedpref"
+    ):
         compare_arms(results, draws=20)
 
 
@@ -144,3 +148,72 @@ def test_reports_that_fedpref_withholds_count_in_no_arm() -> None:
     fewer = runs({name: FAIR[name] for name in ("a1", "a2")})
     found = compare_arms({"fedpref": fewer, "local": fewer, "central": runs(FAIR)}, draws=20)
     assert found["arms"]["central"]["rounds"][0]["sites"] == {"a": pytest.approx(0.75)}
+
+
+STRATEGIES = strategy_arms("pair-fedavg,uniform,ffa", RunConfig())
+ROOTS = {"a": {"weight": 0.75, "update": "1" * 64}, "b": {"weight": 0.25, "update": "2" * 64}}
+
+
+def of_strategy(
+    *rounds: dict[str, tuple[int, int, int]], sites: dict[str, Any] = ROOTS
+) -> list[list[RoundResult]]:
+    [found] = runs(*rounds)
+    return [
+        [replace(r, record=r.record | {"sites": sites, "strategy": {"beta": 1.0}}) for r in found]
+    ]
+
+
+def test_strategies_are_compared_at_the_last_round_against_the_first() -> None:
+    # The first is better at round 0: that selects nothing.
+    results = {
+        "uniform": of_strategy(FAIR, GOOD),
+        "pair-fedavg": of_strategy(GOOD, FAIR),
+        "ffa": of_strategy(POOR, POOR),
+    }
+    found = compare_strategies(results, STRATEGIES, draws=50)
+    assert found["selected_round"] == 1
+    assert list(found["arms"]) == ["pair-fedavg", "uniform", "ffa"]
+    effects = {
+        (e["a"], e["b"], e["round"], e.get("statistic") or e["site"]): e["effect"]
+        for e in found["effects"]
+    }
+    assert effects["uniform", "pair-fedavg", 1, "client_mean"] == pytest.approx(0.775 - 0.625)
+    assert effects["ffa", "pair-fedavg", 1, "worst_site"] == pytest.approx(0.4 - 0.5)
+    assert {b for _, b, *_ in effects} == {"pair-fedavg"}
+    last = {arm: value["rounds"][1] for arm, value in found["arms"].items()}
+    # |0.75 − 0.5|/2, |0.75 − 0.8|/2, |0.4 − 0.5|/2.
+    assert [row["site_spread"] for row in last.values()] == pytest.approx([0.125, 0.025, 0.05])
+    assert found["arms"]["uniform"]["weights"] == [{"a": 0.75, "b": 0.25}] * 2
+    assert found["arms"]["uniform"]["trace"] == [{"beta": 1.0}] * 2
+    assert found["arms"]["ffa"]["bytes"] == {"down": 20, "up": 40}
+
+
+def test_the_spread_is_taken_per_seed_and_then_averaged() -> None:
+    two = [of_strategy(FAIR)[0], of_strategy(GOOD)[0]]
+    found = compare_strategies(dict.fromkeys(("pair-fedavg", "uniform", "ffa"), two), STRATEGIES)
+    assert found["arms"]["ffa"]["rounds"][0]["site_spread"] == pytest.approx((0.125 + 0.025) / 2)
+
+
+def test_who_shares_the_site_roots_is_recorded_and_asserted() -> None:
+    other = ROOTS | {"b": ROOTS["b"] | {"update": "3" * 64}}
+    results = {
+        "pair-fedavg": of_strategy(FAIR),
+        "uniform": of_strategy(GOOD),
+        "ffa": of_strategy(POOR, sites=other),
+    }
+    found = compare_strategies(results, STRATEGIES, draws=20)
+    same = {arm: value["strategy"]["same_roots"] for arm, value in found["arms"].items()}
+    assert same == {"pair-fedavg": True, "uniform": True, "ffa": False}
+    assert found["notes"] == [
+        "ffa does not start from the site roots of pair-fedavg: its strategy changes how sites "
+        "train, in round 0 as well"
+    ]
+    results["uniform"] = of_strategy(GOOD, sites=other)
+    with pytest.raises(DataError, match=r"uniform .*333333333333, pair-fedavg .*222222222222") as e:
+        compare_strategies(results, STRATEGIES, draws=20)
+    assert e.value.site == "b"
+    # What an older run did not record is not claimed.
+    bare = {site: {"weight": 0.5} for site in ROOTS}
+    results["uniform"] = of_strategy(GOOD, sites=bare)
+    found = compare_strategies(results, STRATEGIES, draws=20)
+    assert found["arms"]["uniform"]["strategy"]["same_roots"] is None

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from fedpref.evaluation.metrics import EvaluationCounts
+from fedpref.experiment.arms import MATCHED as ARMS
 from fedpref.experiment.collect import ReportResult, RoundResult
-from fedpref.experiment.plan import ARMS
 from fedpref.experiment.results import compare_arms
 from fedpref.report.comparison import comparison_tables, findings
 from fedpref.report.result import Comparison

@@ -5,7 +5,7 @@ run, `memory` carries it over a resume. Flower's own are in `flower`.
 """
 
 from fedpref.federation.strategies.base import RunFacts, SiteStrategy
-from fedpref.federation.strategies.build import make_strategy, ready_strategy
+from fedpref.federation.strategies.build import check_enough_sites, make_strategy, ready_strategy
 from fedpref.federation.strategies.catalogue import LOCAL, NAMED
 from fedpref.federation.strategies.memory import StrategyMemory
 
@@ -15,6 +15,7 @@ __all__ = [
     "RunFacts",
     "SiteStrategy",
     "StrategyMemory",
+    "check_enough_sites",
     "make_strategy",
     "ready_strategy",
 ]

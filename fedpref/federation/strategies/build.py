@@ -53,20 +53,27 @@ def ready_strategy(config: RunConfig, agreement: Agreement) -> Strategy:
     """
     strategy = make_strategy(config)
     with_pairs = sum(pairs > 0 for pairs in agreement.sites.values())
-    asked = sample_size(len(agreement.sites), fraction=config.fraction, at_least=config.quorum)
-    most, needed = min(with_pairs, asked), sites_needed(strategy)
-    if needed > max(most, 1):
-        raise ConfigError(
-            f"{config.strategy} needs the updates of {needed} sites in a round, {most} can come",
-            why=f"{len(agreement.sites)} sites have joined, {with_pairs} of them have pairs, "
-            f"{asked} are asked a round",
-            fix="use more sites, other strategy-options or another strategy",
-            key=_NAME,
-        )
+    check_enough_sites(config, strategy, sites=len(agreement.sites), with_pairs=with_pairs)
     prepare = getattr(strategy, "prepare", None)
     if callable(prepare):
         prepare(RunFacts(tuple(agreement.sites), config.rounds, agreement.spec))
     return strategy
+
+
+def check_enough_sites(
+    config: RunConfig, strategy: Strategy, *, sites: int, with_pairs: int
+) -> None:
+    """Raise ConfigError if the run's strategy needs more updates a round than its sites give."""
+    asked = sample_size(sites, fraction=config.fraction, at_least=config.quorum)
+    most, needed = min(with_pairs, asked), sites_needed(strategy)
+    if needed > max(most, 1):
+        raise ConfigError(
+            f"{config.strategy} needs the updates of {needed} sites in a round, {most} can come",
+            why=f"{sites} sites take part, {with_pairs} of them have pairs, {asked} are asked a "
+            "round",
+            fix="use more sites, other strategy-options or another strategy",
+            key=_NAME,
+        )
 
 
 def sites_needed(strategy: Strategy) -> int:

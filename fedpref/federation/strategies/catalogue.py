@@ -21,11 +21,15 @@ _WORDS = {bool: "true | false", int: "whole number", float: "number", str: "text
 
 @dataclass(frozen=True)
 class Named:
-    """A strategy of the catalogue: its class, what it does in one line, and where it is from."""
+    """A strategy of the catalogue: its class, what it does in one line, and where it is from.
+
+    `alters_training`: its sites train otherwise than those of the others, in round 0 as well.
+    """
 
     strategy: type[Strategy]
     does: str
     source: str
+    alters_training: bool = False
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,7 @@ NAMED: Final[Mapping[str, Named]] = {
         Ffa,
         "lora_A frozen, lora_B trained and averaged: then the average is exact",
         "FFA-LoRA, arXiv:2403.12313",
+        alters_training=True,
     ),
     "FedMedian": Named(
         flower.FedMedian, "median of every value over the sites", "Flower; arXiv:1803.01498"
@@ -91,6 +96,7 @@ NAMED: Final[Mapping[str, Named]] = {
         flower.FedProx,
         "pair-weighted mean; sites are held near the global adapter while they train",
         "Flower; arXiv:1812.06127",
+        alters_training=True,
     ),
     "FedAvgM": Named(
         flower.FedAvgM, "pair-weighted mean with momentum", "Flower; arXiv:1909.06335"
