@@ -9,6 +9,7 @@ import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from textwrap import fill
 from typing import TYPE_CHECKING, Any, Final
 
 from fedpref.report.comparison import contrast_title
@@ -42,9 +43,16 @@ STYLES: Final[dict[ArmName, Style]] = {
     "fedpref": Style("#b34700", "o", "-"),
     "local": Style("#00694d", "^", ":"),
 }
+# 7, 3 and 4 have no common divisor: the first 84 lines all differ.
+_COLOURS: Final = ("#00568f", "#b34700", "#00694d", "#8a4b80", "#333333", "#7a5c00", "#9e1b32")
+_MARKERS: Final = ("o", "s", "^")
+_LINES: Final = ("-", "--", ":", "-.")
 GREY: Final = "#595959"
 _PANEL: Final = (4.3, 3.3)
 _LONGEST_NAME: Final = 18
+# A longer name stands below the axes, not at the end of its line.
+_LONGEST_END: Final = 12
+_LONGEST_TITLE: Final = 36
 _SETTINGS: Final[dict[Any, Any]] = {
     "svg.fonttype": "none",
     # Drawn as given: "$" in a site's name is no formula.
@@ -62,6 +70,22 @@ _SETTINGS: Final[dict[Any, Any]] = {
     "figure.constrained_layout.use": True,
     "savefig.facecolor": "white",
 }
+
+
+def numbered_style(number: int) -> Style:
+    """Return the style of one of many lines."""
+    return Style(
+        _COLOURS[number % len(_COLOURS)],
+        _MARKERS[number % len(_MARKERS)],
+        _LINES[number % len(_LINES)],
+    )
+
+
+def arm_styles(names: Sequence[ArmName]) -> dict[ArmName, Style]:
+    """Return how each arm is drawn: the paper's always alike, strategies by their place."""
+    if all(name in STYLES for name in names):
+        return {name: STYLES[name] for name in names}
+    return {name: numbered_style(number) for number, name in enumerate(names)}
 
 
 @dataclass(frozen=True)
@@ -88,12 +112,12 @@ def trajectories(result: Comparison) -> Picture:
 
     def panel(key: str, title: str) -> Callable[["Axes"], None]:
         def draw(axes: "Axes") -> None:
-            styles = [STYLES[arm] for arm in result.arm_names]
+            styles = list(arm_styles(result.arm_names).values())
             _lines(axes, series[key], styles, limits)
-            _rounds_axis(axes, title, result.rounds)
+            _rounds_axis(axes, title, result.rounds, names=_ends_named(series[key]))
             axes.axvline(result.selected_round, color=GREY, linewidth=0.8, zorder=0)
             axes.annotate(
-                "selected",
+                "compared" if result.of_strategies else "selected",
                 (result.selected_round, limits[0]),
                 (3, 3),
                 textcoords="offset points",
@@ -112,7 +136,7 @@ def trajectories(result: Comparison) -> Picture:
         "The table of scores by round holds the same numbers.",
         error_bar_note(result, source),
         [panel(key, title) for key, title in kinds],
-        _PANEL,
+        (_PANEL[0], _PANEL[1] + _legend_height(series["client_mean"])),
     )
 
 
@@ -137,7 +161,7 @@ def site_effects(result: Comparison) -> Picture:
 
     def panel(contrast: tuple[ArmName, ArmName]) -> Callable[["Axes"], None]:
         def draw(axes: "Axes") -> None:
-            style = STYLES[contrast[0]]
+            style = arm_styles(result.arm_names)[contrast[0]]
             axes.axvline(0, color=GREY, linewidth=1)
             for row, effect in enumerate(found[contrast]):
                 if effect is None or effect.effect is None:
@@ -161,7 +185,8 @@ def site_effects(result: Comparison) -> Picture:
             axes.set_ylim(len(sites) - 0.5, -0.5)
             axes.set_xlim(low - margin, high + margin)
             axes.set_xlabel("F1 difference (points)")
-            axes.set_title(contrast_title(contrast), loc="left", fontsize=11, fontweight="bold")
+            title = fill(contrast_title(contrast), _LONGEST_TITLE)
+            axes.set_title(title, loc="left", fontsize=11, fontweight="bold")
             axes.grid(visible=False, axis="y")
 
         return draw
@@ -234,6 +259,7 @@ def _lines(
             marker=style.marker,
             markersize=5.5,
             zorder=3,
+            label=line.title,
         )
         if ys:
             ends.append((ys[-1], line, style))
@@ -242,16 +268,29 @@ def _lines(
     last = len(series[0].values) - 1
     axes.set_ylim(*limits)
     places = spread_out([end for end, _, _ in ends], 0.075 * (limits[1] - limits[0]), limits)
-    for y, (_, line, style) in zip(places, ends, strict=True):
-        axes.text(last + 0.2, y, line.title, color=style.colour, va="center", fontweight="bold")
+    if _ends_named(series):
+        for y, (_, line, style) in zip(places, ends, strict=True):
+            axes.text(last + 0.2, y, line.title, color=style.colour, va="center", fontweight="bold")
+    elif ends:
+        axes.legend(loc="upper left", bbox_to_anchor=(0, -0.2), frameon=False, handlelength=3.5)
     axes.set_ylabel("F1 (%)")
 
 
-def _rounds_axis(axes: "Axes", title: str, last: int) -> None:
+def _ends_named(series: Sequence[Series]) -> bool:
+    """Return whether all names are short enough to stand at the ends of their lines."""
+    return all(len(line.title) <= _LONGEST_END for line in series)
+
+
+def _legend_height(series: Sequence[Series]) -> float:
+    """Return the inches that the names take below the axes."""
+    return 0.0 if _ends_named(series) else 0.2 + 0.22 * len(series)
+
+
+def _rounds_axis(axes: "Axes", title: str, last: int, *, names: bool = True) -> None:
     step = 1 if last <= 10 else -(-last // 8)
     axes.set_xticks(range(0, last + 1, step))
     # Room for the names at the right end; they grow with the axis.
-    axes.set_xlim(-0.25, last + 0.25 + max(0.38 * last, 0.4))
+    axes.set_xlim(-0.25, last + 0.25 + (max(0.38 * last, 0.4) if names else 0))
     axes.set_xlabel("Round")
     axes.set_title(title, loc="left", fontsize=11, fontweight="bold")
 

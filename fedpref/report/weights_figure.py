@@ -3,17 +3,13 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from fedpref.report.figures import Picture, Style, picture, short_name
+from fedpref.report.figures import Picture, numbered_style, picture, short_name
 from fedpref.report.series import spread_out
 from fedpref.report.trace import Said
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# 7, 3 and 4 have no common divisor: the first 84 lines all differ.
-_COLOURS: Final = ("#00568f", "#b34700", "#00694d", "#8a4b80", "#333333", "#7a5c00", "#9e1b32")
-_MARKERS: Final = ("o", "s", "^")
-_LINES: Final = ("-", "--", ":", "-.")
 _INCHES_A_NAME: Final = 0.21
 
 
@@ -41,7 +37,7 @@ def weights_by_round(said: Mapping[str, Said], sites: Sequence[str]) -> list[Pic
 
 def _panel(title: str, lines: Mapping[str, Sequence[float | None]]) -> Callable[["Axes"], None]:
     known = [
-        (site, _style(number), found)
+        (site, numbered_style(number), found)
         for number, (site, line) in enumerate(lines.items())
         if (found := [(x, value) for x, value in enumerate(line) if value is not None])
     ]
@@ -85,11 +81,3 @@ def _panel(title: str, lines: Mapping[str, Sequence[float | None]]) -> Callable[
 
 def _height(sites: int) -> float:
     return max(3.3, 0.9 + _INCHES_A_NAME * sites)
-
-
-def _style(number: int) -> Style:
-    return Style(
-        _COLOURS[number % len(_COLOURS)],
-        _MARKERS[number % len(_MARKERS)],
-        _LINES[number % len(_LINES)],
-    )
