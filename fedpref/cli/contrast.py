@@ -1,18 +1,15 @@
 """`fedpref contrast`: do the candidates of a pool differ enough to learn from?"""
 
 import json
-from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.box import SIMPLE
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from fedpref.cli.sites import JsonOption, SitesArgument, site_paths
+from fedpref.cli.tables import print_tables
 from fedpref.data import SiteDirectory
 from fedpref.errors import DataError
 from fedpref.evaluation.candidate_pools import (
@@ -22,8 +19,11 @@ from fedpref.evaluation.candidate_pools import (
     contrast_pools,
     parse_pool,
 )
+from fedpref.files import atomic_write
 from fedpref.preference.pairs import MIN_MARGIN
-from fedpref.report.text import percent, points
+from fedpref.report import write_report
+from fedpref.report.contrast import CONTRAST, Contrast, contrast_tables
+from fedpref.report.result import load_result
 from fedpref.task import ONTOLOGY, load_ontology
 
 
@@ -59,6 +59,10 @@ def contrast(
     ontology: Annotated[
         Path | None, typer.Option(help="Another ontology's TOML file, if the task is not ours.")
     ] = None,
+    into: Annotated[
+        Path | None,
+        typer.Option(help="The folder of a run or comparison whose report is to show this."),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show oracle headroom, usable-pair coverage and identical answers of pools of candidates.
@@ -68,6 +72,8 @@ def contrast(
     --pool "5 samples, T 0.7=target-*".
     """
     names = load_ontology(ontology) if ontology else ONTOLOGY
+    if into is not None:
+        load_result(into)  # what is no complete run or comparison is refused before the work
     loaded = [SiteDirectory.load(path, names) for path in site_paths(sites)]
     available = available_candidates(loaded)
     if not available:
@@ -94,66 +100,17 @@ def contrast(
         "seed": seed,
         "pools": [result.to_dict() for result in results],
     }
+    page = None
+    if into is not None:
+        atomic_write(into / CONTRAST, json.dumps(value, indent=1) + "\n")
+        page = write_report(into)[0]
     if as_json:
         typer.echo(json.dumps(value))
         return
     console = Console(highlight=False)
     if value["synthetic"]:
         console.print("[bold yellow]Synthetic demo data: no claim about medicine.[/]")
-    console.print(contrast_table(value))
-    console.print(candidates_table(value))
-    for row in value["pools"]:
-        if row["over_best"]["degenerate"]:
-            console.print(
-                f"{row['pool']}: no interval, because {row['over_best']['degenerate']}",
-                style="yellow",
-                markup=False,
-            )
-
-
-def contrast_table(value: Mapping[str, Any]) -> Table:
-    """Return one column a pool: how much better its oracle is, and how much its answers differ."""
-    pools: Sequence[Mapping[str, Any]] = value["pools"]
-    title = f"Contrast, {value['split']} reports (loc+dis F1, %)"
-    table = Table(title=title, title_justify="left", box=SIMPLE)
-    table.add_column("pool")
-    for pool in pools:
-        table.add_column(escape(pool["pool"]), justify="right", overflow="fold")
-    rows = {
-        "candidates": [str(len(p["candidates"])) for p in pools],
-        "reports / patients": [f"{p['reports']:,} / {p['patients']:,}" for p in pools],
-        "baseline": [escape(p["baseline"] or "–") for p in pools],
-        "baseline F1": [percent(p["baseline_f1"]) for p in pools],
-        "oracle F1": [percent(p["oracle_f1"]) for p in pools],
-        "headroom (points)": [points(p["headroom"]) for p in pools],
-        "usable pairs": [_share(p["usable"], p["coverage"]) for p in pools],
-        "all parsed sets identical": [_share(p["identical"], p["identical_share"]) for p in pools],
-        "best candidate": [escape(p["best"] or "–") for p in pools],
-        "oracle − best (points)": [points(p["over_best"]["effect"]) for p in pools],
-        "  95 % interval": [_interval(p["over_best"]) for p in pools],
-    }
-    for name, cells in rows.items():
-        table.add_row(name, *cells)
-    return table
-
-
-def candidates_table(value: Mapping[str, Any]) -> Table:
-    """Return one row a candidate of each pool: its F1 over all reports."""
-    table = Table(title="Candidates (loc+dis F1, %)", title_justify="left", box=SIMPLE)
-    table.add_column("pool")
-    table.add_column("candidate")
-    table.add_column("F1", justify="right")
-    for pool in value["pools"]:
-        for name, f1 in pool["f1"].items():
-            table.add_row(escape(pool["pool"]), escape(name), percent(f1))
-        table.add_section()
-    return table
-
-
-def _share(count: int, share: float | None) -> str:
-    return str(count) if share is None else f"{count:,} ({100 * share:.1f} %)"
-
-
-def _interval(effect: Mapping[str, Any]) -> str:
-    low, high = effect["low"], effect["high"]
-    return "–" if low is None or high is None else f"{100 * low:+.2f} … {100 * high:+.2f}"
+    print_tables(console, contrast_tables(Contrast.model_validate_json(json.dumps(value))).values())
+    if page:
+        # On a line of its own, so that a narrow terminal does not break it and it can be copied.
+        typer.echo(f"The report shows it:\n{page}")

@@ -1,5 +1,7 @@
 """The tables of the non-IID audit, in the shape of the paper's Tables 6 and 7. Pure."""
 
+from collections.abc import Sequence
+
 from fedpref.report.result import Audit, AuditCohort
 from fedpref.report.tables import COUNT, PERCENT, TEXT, Column, Kind, Table, fixed
 from fedpref.report.text import NO_DATA
@@ -17,8 +19,41 @@ DIVERGENCE = Kind(
 
 
 def audit_tables(audit: Audit) -> tuple[Table, ...]:
-    """Return divergence of every cohort, then sizes and prevalences of each one."""
-    return (_divergence(audit), *(_prevalence(audit, cohort) for cohort in audit.cohorts))
+    """Return support, divergence of every cohort, then sizes and prevalences of each one."""
+    return (
+        _support(audit),
+        _divergence(audit),
+        *(_prevalence(audit, cohort) for cohort in audit.cohorts),
+    )
+
+
+def _support(audit: Audit) -> Table:
+    # In a deployment it would tell, with the normal ones, how many are undecided: never there.
+    positive = audit.mode == "simulation"
+    keys = [
+        (f"{split}_{key}", f"{split.title()} {title}")
+        for split in ("train", "dev")
+        for key, title in (
+            ("reports", "reports"),
+            *([("reports_positive", "positive")] if positive else []),
+            ("pairs", "pairs"),
+        )
+    ]
+    rows = [(site.site, *(getattr(site, key) for key, _ in keys)) for site in audit.support]
+    totals = [_total(column) for column in list(zip(*rows, strict=True))[1:]]
+    return Table(
+        name="audit-support",
+        title="Support",
+        columns=(Column("site", "Site", TEXT), *(Column(key, title, COUNT) for key, title in keys)),
+        rows=(*rows, ("all", *totals)) if rows else (),
+        notes=("Positive: reports with any disease.",) if positive else (),
+        strong=frozenset({len(rows)}),
+    )
+
+
+def _total(counts: Sequence[int | None]) -> int | None:
+    known = [count for count in counts if count is not None]
+    return sum(known) if known else None
 
 
 def _divergence(audit: Audit) -> Table:

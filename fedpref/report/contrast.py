@@ -71,7 +71,7 @@ def contrast_tables(contrast: Contrast) -> dict[str, Table]:
 def _differences(contrast: Contrast) -> Table:
     return Table(
         name="contrast",
-        title="Contrast of the candidates",
+        title="Do the candidates differ enough to learn from?",
         caption=f"{contrast.split.capitalize()} reports of {len(contrast.sites)} sites.",
         columns=(
             Column("pool", "Pool", TEXT),

@@ -226,14 +226,16 @@ def _leaves_section(tables: Mapping[str, Table]) -> Section:
 
 
 def _locked_section(test: LockedTest | None, tables: Mapping[str, Table]) -> Section:
-    said = locked_test_sentences(test)
-    tables_ = _named(tables, "locked-test")
-    return Section("locked-test", "Locked test", sentences=said, tables=tables_)
+    return Section(
+        "locked-test",
+        "Locked test",
+        sentences=locked_test_sentences(test),
+        tables=_named(tables, "locked-test"),
+    )
 
 
 def _contrast_section(tables: Mapping[str, Table]) -> Section:
-    title = "Do the candidates differ enough to learn from?"
-    return Section("contrast", title, tables=_named(tables, "contrast"))
+    return Section("contrast", "Candidate contrast", tables=_named(tables, "contrast"))
 
 
 def _federation_section(tables: Mapping[str, Table], pictures: Mapping[str, Picture]) -> Section:

@@ -7,8 +7,9 @@ from fedpref.report.common import WEIGHT
 from fedpref.report.result import Traced
 from fedpref.report.tables import PLAIN_ROUND, TEXT, Column, Kind, Table, fixed
 
+_OF_ROUND: Final = fixed(4)
 # Cosines of adapters that have moved little differ late.
-_VALUE: Final[Kind] = fixed(6)
+_OF_SITE: Final = fixed(6)
 _TITLES: Final = {
     "gamma": "γ",
     "beta": "β",
@@ -57,7 +58,7 @@ def trace_tables(
             name="strategy",
             title="The strategy by round",
             caption=of,
-            columns=(*start, *_columns(of_rounds)),
+            columns=(*start, *_columns(of_rounds, _OF_ROUND)),
             rows=tuple(
                 (number, *([name] * many), *map(trace.get, of_rounds))
                 for name, number, trace, _ in rounds
@@ -72,7 +73,7 @@ def trace_tables(
             columns=(
                 *start,
                 Column("site", "Site", TEXT),
-                *_columns(of_sites),
+                *_columns(of_sites, _OF_SITE),
                 Column("weight", "Weight", WEIGHT),
             ),
             rows=tuple(
@@ -91,8 +92,8 @@ def trace_tables(
     )
 
 
-def _columns(names: Sequence[str]) -> tuple[Column, ...]:
-    return tuple(Column(name, _TITLES.get(name, name), _VALUE) for name in names)
+def _columns(names: Sequence[str], kind: Kind) -> tuple[Column, ...]:
+    return tuple(Column(name, _TITLES.get(name, name), kind) for name in names)
 
 
 def _of(said: Traced, site: str) -> float | None:

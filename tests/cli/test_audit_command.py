@@ -100,11 +100,15 @@ def test_the_tables(write: Write, tmp_path: Path) -> None:
     write("a", "eeen")
     write("b", "nnu")
     printed = call(tmp_path / "sites", "--permutations", 9).stdout
-    for words in ("Support", "null 95th", "Prevalence (%), dev pairs", "Synthetic", "normal"):
+    for words in ("Support", "Null 95th", "Prevalence (%), dev pairs", "Synthetic", "normal"):
         assert words in printed
+    # One naming, the report's: the sites' own.
+    assert "S0" not in printed
+    [header] = [line for line in printed.splitlines() if line.split()[:1] == ["Label"]][:1]
+    assert header.split() == ["Label", "a", "b", "All"]
     assert "secret" not in printed
     told = call(tmp_path / "sites", "--deployment").stdout
-    assert "null 95th" not in told
+    assert "Null 95th" not in told
     assert "withheld" in told
 
 

@@ -14,6 +14,7 @@ from fedpref.cli.contrast import contrast
 from fedpref.data import Annotation, Report, SiteDirectory, write_site
 from fedpref.errors import ConfigError, DataError
 from fedpref.evaluation.candidate_pools import Pool, contrast_pools, parse_pool
+from fedpref.federation.report import SCORES
 from fedpref.files import write_jsonl
 from fedpref.preference.candidates import Candidate, report_hash
 from fedpref.task import Ignore, Structure
@@ -45,6 +46,32 @@ CASES: dict[str, list[tuple[str, Structure, Ignore, tuple[str, str, str]]]] = {
     ],
 }
 NAMES = ("target-1", "target-2", "greedy")
+
+# The smallest complete run.
+SUMMARY: dict[str, Any] = {
+    "complete": True,
+    "run": "r",
+    "federation": "f",
+    "digest": "d",
+    "strategy": "pair-fedavg",
+    "synthetic": False,
+    "sites": {},
+    "versions": {},
+    "bytes": {"down": 0, "up": 0},
+    "seconds": 0.0,
+    "rounds": [
+        {
+            **dict.fromkeys(SCORES),
+            "round": 0,
+            "stage": "sft",
+            "sites": {},
+            "refused": {"training": {}, "evaluation": {}},
+            "bytes": {half: {"down": 0, "up": 0} for half in ("training", "evaluation")}
+            | {"down": 0, "up": 0},
+            "seconds": {"training": 0.0, "evaluation": 0.0, "total": 0.0},
+        }
+    ],
+}
 
 
 @pytest.fixture
@@ -131,10 +158,26 @@ def test_several_pools_and_all(sites: Path) -> None:
 
 def test_the_tables(sites: Path) -> None:
     printed = call(sites / "a", sites / "b", "--pool", "s=target-*").stdout
-    for words in ("headroom (points)", "2 (50.0 %)", "75.00", "target-2", "95 % interval"):
+    for words in ("Headroom", "50.00", "75.00", "target-2", "all candidates say"):
         assert words in printed
     assert "secret" not in printed.lower()
-    assert "no interval" in call(sites, "--split", "diagnostic").stdout
+    one_line = " ".join(call(sites, "--split", "diagnostic").stdout.split())
+    assert "no interval" in one_line
+
+
+def test_the_report_of_a_run_shows_it(sites: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    refused = call(sites, "--into", tmp_path / "nowhere")
+    assert "there is no such folder" in str(refused.exception)
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "summary.json").write_text(json.dumps(SUMMARY))
+    (run / "config.json").write_text('{"config": {}, "digest": "d"}')
+    got = value(sites, "--into", run)
+    assert json.loads((run / "contrast.json").read_text()) == got
+    assert "Candidate contrast" in (run / "report" / "report.html").read_text()
+    printed = call(sites, "--into", run).stdout
+    assert printed.splitlines()[-1] == str(run / "report" / "report.html")
 
 
 def test_the_test_split_stays_locked(sites: Path) -> None:

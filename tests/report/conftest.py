@@ -206,9 +206,133 @@ def make_audit() -> Value:
         "sites": list(SITES),
         "permutations": 1999,
         "seed": 20260713,
-        "support": [],
+        "support": [
+            {
+                "site": site,
+                "train_reports": 2 * pairs,
+                "train_reports_positive": pairs,
+                "train_pairs": pairs,
+                "train_pairs_positive": None,
+                "dev_reports": pairs // 4,
+                "dev_reports_positive": None,
+                "dev_pairs": pairs // 8,
+                "dev_pairs_positive": None,
+            }
+            for site, pairs in SITES.items()
+        ],
         "cohorts": [{"cohort": "train_pairs", **cohort}, {"cohort": "dev_reports", **cohort}],
     }
+
+
+def make_locked_test(seeds: int = 3) -> Value:
+    """The JSON of `fedpref test`: the paper's locked test, each seed a little off the mean."""
+
+    def part(part: int, whole: int) -> Value:
+        share = part / whole
+        low, high = max(share - 0.02, 0.0), min(share + 0.02, 1.0)
+        return {"part": part, "whole": whole, "share": share, "low": low, "high": high}
+
+    def policy(f1: float, disease: float, projected: int, false_positives: int) -> Value:
+        rows = [
+            {
+                "location_disease_f1": f1 + off,
+                "disease_f1": disease - off,
+                "projection_rate": part(projected, 240),
+                "false_positive_rate": part(false_positives, 132),
+            }
+            for off in (-0.004, 0.0, 0.004)
+        ]
+        return {
+            "location_disease_f1": f1,
+            "disease_f1": disease,
+            "projection_rate": projected / 240,
+            "false_positive_rate": false_positives / 132,
+            "by_seed": rows[:seeds],
+        }
+
+    return {
+        "round": 3,
+        "seeds": SEEDS[:seeds],
+        "synthetic": True,
+        "earlier": [],
+        "test": "ab" * 32,
+        "reports": 240,
+        "patients": 231,
+        "policies": {
+            "fedpref": policy(0.6868, 0.8636, 240, 11),
+            "central": policy(0.7167, 0.9012, 239, 10),
+        },
+        "effect": {
+            "a": "central",
+            "b": "fedpref",
+            "statistic": "global",
+            "effect": 0.0298,
+            "low": 0.0153,
+            "high": 0.0454,
+            "degenerate": None,
+        },
+        "draws": 10_000,
+        "bootstrap_seed": 0,
+        "duplicates": {
+            "groups": 6,
+            "reports": 14,
+            "conflicting_groups": 2,
+            "conflicting_reports": 5,
+        },
+    }
+
+
+def make_contrast() -> Value:
+    """The JSON of `fedpref contrast` with the figures of the paper's second pool."""
+    f1 = {"teacher-a": 0.601, "teacher-b": 0.55, "target": 0.52}
+    pool = {
+        "pool": "teachers and target",
+        "candidates": list(f1),
+        "reports": 100,
+        "patients": 98,
+        "f1": f1,
+        "best": "teacher-a",
+        "baseline": "target",
+        "baseline_f1": 0.52,
+        "oracle_f1": 0.663,
+        "headroom": 0.143,
+        "usable": 76,
+        "coverage": 0.76,
+        "identical": 7,
+        "identical_share": 0.07,
+        "over_best": {"effect": 0.0621, "low": 0.037, "high": 0.0901, "degenerate": None},
+    }
+    none = {"effect": 0.0, "low": None, "high": None, "degenerate": "all draws are equal"}
+    alike = {**pool, "pool": "alike", "best": None, "baseline": None, "over_best": none}
+    return {
+        "kind": "contrast",
+        "synthetic": True,
+        "split": "dev",
+        "sites": list(SITES),
+        "min_margin": 0.1,
+        "draws": 10_000,
+        "seed": 20260713,
+        "pools": [pool, alike],
+    }
+
+
+def make_trace(sites: list[str]) -> tuple[list[Value], list[Value]]:
+    """What FedDRAW says of four rounds, and the weights, which are equal at last."""
+    trace, weights = [], []
+    for number in range(4):
+        values = {site: 0.1 + 0.01 * n for n, site in enumerate(sites)}
+        trace.append(
+            {
+                "gamma": math.exp(-number),
+                "beta": 10.0 - number if number < 3 else 0.0,
+                "sizes": values,
+                "similarities": {site: 0.999 + value / 1000 for site, value in values.items()},
+                "reputations": dict(reversed(values.items())),
+            }
+        )
+        parts = [1.0 + (3 - number) * n for n in range(len(sites))]
+        weights.append({s: x / sum(parts) for s, x in zip(sites, parts, strict=True)})
+    return trace, weights
 
 
 def make_run() -> tuple[Value, Value]:
@@ -290,6 +414,21 @@ def comparison_maker() -> Callable[..., Value]:
 
 
 @pytest.fixture
+def locked_test() -> Value:
+    return make_locked_test()
+
+
+@pytest.fixture
+def contrast() -> Value:
+    return make_contrast()
+
+
+@pytest.fixture(name="make_trace")
+def trace_maker() -> Callable[[list[str]], tuple[list[Value], list[Value]]]:
+    return make_trace
+
+
+@pytest.fixture
 def run_files() -> tuple[Value, Value]:
     return make_run()
 
@@ -306,13 +445,19 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     value = make_comparison()
     for row in value["effects"][::5]:
         row |= {"low": None, "high": None, "degenerate": "all draws are equal"}
-    text = json.dumps(value).replace("site-4", "hospital-" + "with-a-name-without-spaces" * 2)
-    text = text.replace('"site-3"', json.dumps(EVIL))
+    value["trace"], value["weights"] = make_trace(list(SITES))
+
+    def renamed(part: Value) -> str:
+        text = json.dumps(part).replace("site-4", "hospital-" + "with-a-name-without-spaces" * 2)
+        return text.replace('"site-3"', json.dumps(EVIL))
+
     folder = tmp_path_factory.mktemp("written")
     paths = {"comparison": folder / "comparison", "run": folder / "run"}
     for path in paths.values():
         path.mkdir()
-    (paths["comparison"] / "comparison.json").write_text(text, encoding="utf-8")
+    parts = (("comparison", value), ("test", make_locked_test()), ("contrast", make_contrast()))
+    for name, part in parts:
+        (paths["comparison"] / f"{name}.json").write_text(renamed(part), encoding="utf-8")
     for name, part in zip(("summary", "config"), make_run(), strict=True):
         (paths["run"] / f"{name}.json").write_text(json.dumps(part), encoding="utf-8")
     for path in paths.values():

@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from fedpref.report import write_report
+
 pytest.importorskip("matplotlib")
 pytest.importorskip("jinja2")
 
@@ -40,6 +42,18 @@ def test_the_page_in_a_browser(browser: Any, written: dict[str, Path], width: in
         # Wide tables do scroll, each in its own box.
         wide = "[...document.querySelectorAll('.scroll')].some(e => e.scrollWidth > e.clientWidth)"
         assert browser.evaluate(wide) or width > 390
+
+
+def test_no_table_of_six_sites_scrolls_on_a_wide_screen(
+    browser: Any, comparison: dict[str, Any], write_comparison: Any
+) -> None:
+    path = write_report(write_comparison(comparison))[0]
+    browser.open(path, width=1280)
+    assert browser.evaluate(
+        "[...document.querySelectorAll('.scroll')].filter(e => e.scrollWidth > e.clientWidth)"
+        ".map(e => e.getAttribute('aria-labelledby'))"
+    ) == []  # fmt: skip
+    assert browser.evaluate("document.querySelectorAll('td.range').length") > 20
 
 
 def test_the_checks_of_this_file_can_fail(browser: Any, tmp_path: Path) -> None:

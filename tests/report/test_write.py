@@ -83,7 +83,10 @@ def test_a_comparison_has_its_tables_and_figures(written: dict[str, Path]) -> No
     names = {path.name for path in (written["comparison"] / "report").rglob("*.*")}
     for stem in ("headline", "effects", "effects-by-round", "sites", "audit-divergence", "runs"):
         assert {f"{stem}.csv", f"{stem}.md"} <= names
-    for stem in ("trajectories", "site-effects"):
+    for stem in ("audit-support", "locked-test", "contrast-oracle", "strategy-sites"):
+        assert {f"{stem}.csv", f"{stem}.md"} <= names
+    assert "summary.json" in names
+    for stem in ("trajectories", "site-effects", "weights"):
         assert {f"{stem}.png", f"{stem}.svg"} <= names
 
 
@@ -94,7 +97,8 @@ def test_equal_input_gives_equal_bytes_and_nothing_else_is_left(
     before = {path: path.read_bytes() for path in (folder / "report").rglob("*.*")}
     (folder / "report" / "stray.txt").write_text("of an earlier version")
     assert {path: path.read_bytes() for path in write_report(folder)} == before
-    assert sorted(path.name for path in folder.iterdir()) == ["comparison.json", "report"]
+    files = ["comparison.json", "contrast.json", "report", "test.json"]
+    assert sorted(path.name for path in folder.iterdir()) == files
     assert not (folder / "report" / "stray.txt").exists()
 
 
