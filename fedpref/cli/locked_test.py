@@ -7,10 +7,10 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
-from fedpref.cli.compare import COMPARISON_FILE, effect_text
+from fedpref.cli.compare import COMPARISON_FILE
 from fedpref.cli.sites import JsonOption
+from fedpref.cli.tables import print_tables
 from fedpref.config import load_config
 from fedpref.errors import ResumeError
 from fedpref.evaluation.lock import complete, open_lock
@@ -19,10 +19,13 @@ from fedpref.experiment.collect import check_agreements, collect
 from fedpref.experiment.plan import open_experiment
 from fedpref.experiment.results import selected_round
 from fedpref.files import atomic_write
-from fedpref.report.comparison import ARM_TITLES
-from fedpref.report.text import percent
-
-RESULT_FILE = "test.json"
+from fedpref.report import write_report
+from fedpref.report.locked_test import (
+    LOCKED_TEST,
+    LockedTest,
+    locked_test_sentences,
+    locked_test_tables,
+)
 
 
 def locked_test(
@@ -34,6 +37,8 @@ def locked_test(
     as_json: JsonOption = False,
 ) -> None:
     """Evaluate the selected round of FedPref and Central on the test split, once and for good.
+
+    The result goes into the comparison's folder and its report.
 
     The lock belongs to the test reports, not to the run: another comparison over these sites finds
     it closed.
@@ -63,12 +68,17 @@ def locked_test(
         **found.to_dict(),
     }
     complete(lock, result)
-    atomic_write(folder / RESULT_FILE, json.dumps(result, indent=1) + "\n")
+    atomic_write(folder / LOCKED_TEST, json.dumps(result, indent=1) + "\n")
     if as_json:
         typer.echo(json.dumps(result, ensure_ascii=False))
-        return
-    print_result(result)
-    typer.echo(f"Locked: {lock.path}")
+    else:
+        print_result(result)
+        # Paths on lines of their own, so that a narrow terminal does not break them.
+        typer.echo(f"Locked:\n{lock.path}")
+    # Last: whatever becomes of it, the result has been seen and kept.
+    page = write_report(folder)[0]
+    if not as_json:
+        typer.echo(f"Report, for a browser:\n{page}")
 
 
 def print_result(result: Mapping[str, Any]) -> None:
@@ -78,37 +88,10 @@ def print_result(result: Mapping[str, Any]) -> None:
         console.print(
             "[bold yellow]Synthetic demo data and a toy model: no claim about medicine.[/]"
         )
-    table = Table(
-        title=f"Locked test, round {result['round']}, {result['reports']} reports of "
-        f"{result['patients']} patients (%)",
-        title_justify="left",
-    )
-    table.add_column("measure")
-    for policy in result["policies"]:
-        table.add_column(ARM_TITLES[policy], justify="right")
-    for name, key in (
-        ("loc+dis F1", "location_disease_f1"),
-        ("disease F1", "disease_f1"),
-        ("projected", "projection_rate"),
-        ("false positives", "false_positive_rate"),
-    ):
-        table.add_row(name, *(percent(policy[key]) for policy in result["policies"].values()))
-    console.print(table)
-    effect = result["effect"]
-    pair = f"{ARM_TITLES[effect['a']]} − {ARM_TITLES[effect['b']]}"
-    console.print(f"{pair}, pooled loc+dis F1 in points: {effect_text(effect)}")
-    twice = result["duplicates"]
-    console.print(
-        f"{twice['groups']} texts occur more than once ({twice['reports']} reports); "
-        f"in {twice['conflicting_groups']} of them the annotations contradict each other"
-    )
-    for attempt in result["earlier"]:
-        console.print(
-            f"An earlier attempt on this test set was set aside: {attempt['file']}, "
-            f"{attempt['created']}",
-            style="yellow",
-            markup=False,
-        )
+    test = LockedTest.model_validate_json(json.dumps(result))
+    print_tables(console, [locked_test_tables(test)["locked-test"]])
+    for sentence in locked_test_sentences(test):
+        console.print(sentence, markup=False)
 
 
 def _comparison(folder: Path) -> dict[str, Any]:
