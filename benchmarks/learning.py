@@ -76,14 +76,18 @@ def run_seed(folder: str, seed: int, rounds: int, model: str) -> dict[str, Any]:
         start = time.perf_counter()
         trained = {site.name: site.train(round_, adapter, root) for site in sites}
         updates = [update for update in trained.values() if update is not None]
-        adapter = weighted_mean([state for state, _ in updates], [pairs for _, pairs in updates])
+        adapter = weighted_mean(
+            [update.state for update in updates], [update.trained_pair_count for update in updates]
+        )
         root = adapter if root is None else root
         middle = time.perf_counter()
         counts = {site.name: site.evaluate(round_, adapter) for site in sites}
         seconds = {"training": middle - start, "evaluation": time.perf_counter() - middle}
         result["rounds"].append(
             {
-                "pairs": {name: 0 if u is None else u[1] for name, u in trained.items()},
+                "pairs": {
+                    name: 0 if u is None else u.trained_pair_count for name, u in trained.items()
+                },
                 "counts": {name: None if c is None else c.to_dict() for name, c in counts.items()},
                 "reports": {k: v for site in sites for k, v in _report_rows(site, round_).items()},
                 "seconds": seconds,

@@ -39,6 +39,7 @@ from fedpref.federation.site_worker import SiteWorker
 from fedpref.federation.wire import content_bytes
 from fedpref.files import atomic_write
 from fedpref.training.adjustment import Adjustment
+from fedpref.training.trained import Trained
 from fedpref_app.server_app import app as server_app
 
 FORMATS = ("float32", "bfloat16", "int8", "int4")
@@ -126,14 +127,15 @@ class NoiseWork:
         start: AdapterState,
         root: AdapterState | None,
         adjustment: Adjustment,
-    ) -> tuple[AdapterState, int]:
+    ) -> Trained:
         """Return the start plus the noise of this site and round."""
         rng = np.random.default_rng([self.number, round_])
         step = np.float32(STEPS[min(round_, 1)])
-        return {
+        state = {
             key: value + step * rng.standard_normal(value.shape, dtype=np.float32)
             for key, value in start.items()
-        }, self.pair_count
+        }
+        return Trained(state, self.pair_count, 1, 0.0, 0.0, 0.0, 0.0)
 
     def evaluate(self, round_: int, adapter: AdapterState) -> EvaluationCounts:
         """Return the same counts for every adapter."""

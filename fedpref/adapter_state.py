@@ -9,6 +9,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,12 @@ class AdapterSpec:
     def parameter_count(self) -> int:
         """The number of float32 values in a state."""
         return sum(math.prod(shape) for shape in self.shapes)
+
+    @property
+    def places(self) -> dict[str, slice]:
+        """Where each tensor lies in the flat layout, by key in order."""
+        ends = list(accumulate((math.prod(shape) for shape in self.shapes), initial=0))
+        return {key: slice(*place) for key, place in zip(self.keys, pairwise(ends), strict=True)}
 
     @property
     def digest(self) -> str:
@@ -155,7 +162,7 @@ def pack(state: Mapping[str, NDArray[Any]], spec: AdapterSpec) -> NDArray[np.flo
 
 
 def unpack(flat: NDArray[Any], spec: AdapterSpec) -> AdapterState:
-    """Return the state that `pack` flattened (copies); raises AdapterError on length or dtype.
+    """Return the state that `pack` flattened, as views; raises AdapterError on length or dtype.
 
     Finiteness is not looked at here: `check_state` does that where a fault can be attributed.
     """
@@ -165,13 +172,10 @@ def unpack(flat: NDArray[Any], spec: AdapterSpec) -> AdapterState:
             f"expected ({spec.parameter_count},) float32",
             fix="every site must use the same base model, LoRA rank and targets",
         )
-    state: AdapterState = {}
-    start = 0
-    for key, shape in zip(spec.keys, spec.shapes, strict=True):
-        size = math.prod(shape)
-        state[key] = flat[start : start + size].reshape(shape).copy()
-        start += size
-    return state
+    return {
+        key: flat[place].reshape(shape)
+        for (key, place), shape in zip(spec.places.items(), spec.shapes, strict=True)
+    }
 
 
 def save_adapter(path: Path, state: AdapterState, spec: AdapterSpec, base_name: str) -> None:

@@ -6,7 +6,7 @@ when its update arrives, one number a site; whether that is too far is known whe
 
 import re
 from collections.abc import Collection, Mapping
-from math import fsum, prod, sqrt
+from math import fsum, sqrt
 from statistics import median
 from typing import Any
 
@@ -31,12 +31,10 @@ def update_norm(
     `flat` is the update as `pack` lays it out, `start` the adapter that the round began with. Taken
     in float64 tensor by tensor, so that no second adapter is held.
     """
-    squares, begin = [], 0
-    for key, shape in zip(spec.keys, spec.shapes, strict=True):
-        end = begin + prod(shape)
-        moved = np.subtract(flat[begin:end], start[key].ravel(), dtype=np.float64)
+    squares = []
+    for key, place in spec.places.items():
+        moved = np.subtract(flat[place], start[key].ravel(), dtype=np.float64)
         squares.append(float(np.dot(moved, moved)))
-        begin = end
     return sqrt(fsum(squares))
 
 

@@ -2,83 +2,117 @@
 
 Training moves an adapter little, so that a difference has few significant digits. It is encoded
 once, by whoever makes the adapter; the adapter that counts from then on is the one that the
-difference gives back, because that is the one that the other end can hold, bit for bit.
+difference gives back, because that is the one that the other end can hold, bit for bit. Where no
+lora_A has moved, as under the strategy `ffa`, only lora_B travels.
 """
 
-import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
-from fedpref.adapter_state import AdapterSpec, AdapterState, pack, state_digest, unpack
+from fedpref.adapter_state import (
+    AdapterSpec,
+    AdapterState,
+    check_state,
+    pack,
+    state_digest,
+    unpack,
+)
 from fedpref.federation.quantise import Bytes, Floats, Format, decode, encode
 
 # Between the two hashes of a difference's name; a whole adapter's name is one hash.
 _FROM = ":"
+_ONLY_B = ":B"
 
 
 @dataclass(frozen=True)
 class Difference:
-    """The encoded way from the adapter with the hash `before` to the one with the hash `after`."""
+    """The encoded way from the adapter with the hash `before` to the one with the hash `after`.
+
+    `only_b`: every lora_A is as before, and the payload is about lora_B alone.
+    """
 
     before: str
     after: str
     payload: Bytes
+    only_b: bool
 
     @property
     def name(self) -> str:
-        """What the difference is called in a message: "<after>:<before>"."""
-        return self.after + _FROM + self.before
+        """What it is called in a message: "<after>:<before>", or "<after>:<before>:B"."""
+        return self.after + _FROM + self.before + _ONLY_B * self.only_b
 
 
-def split_name(name: str) -> tuple[str, str]:
-    """Return (after, before) of a name in a message; `before` is "" for a whole adapter."""
+def split_name(name: str) -> tuple[str, str, bool]:
+    """Return (after, before, only_b) of a name in a message; a whole adapter's `before` is ""."""
     after, _, before = name.partition(_FROM)
-    return after, before
+    return after, before.removesuffix(_ONLY_B), before.endswith(_ONLY_B)
 
 
 def encode_difference(
     before: AdapterState, after: AdapterState, spec: AdapterSpec, format_: Format
-) -> tuple[Difference, AdapterState]:
+) -> tuple[Difference | None, AdapterState]:
     """Return the encoded difference, and the adapter that it gives: `after` but for rounding.
 
-    Both states must fit `spec`. Raises AdapterError if they do not, or if the difference is not
-    finite.
+    float32 rounds nothing; there, only a difference in lora_B alone is shorter than the adapter,
+    and otherwise None. Both states must fit `spec`. Raises AdapterError if they do not, or if the
+    difference is not finite.
     """
-    flat = pack(after, spec)
-    for part, key in _parts(spec):
-        flat[part] -= before[key].ravel()
-    payload = encode(flat, format_)
-    del flat
-    given = apply_difference(before, payload, spec, format_)
-    return Difference(state_digest(before), state_digest(given), payload), given
+    only_b = all(np.array_equal(after[key], before[key]) for key in spec.keys if _is_a(key))
+    if format_ == "float32" and not only_b:
+        return None, after
+    check_state(after, spec)
+    values = np.concatenate([after[key].ravel() for key in _moving(spec, only_b)])
+    if format_ != "float32":
+        values -= np.concatenate([before[key].ravel() for key in _moving(spec, only_b)])
+    payload = encode(values, format_)
+    given = apply_difference(before, payload, spec, format_, only_b=only_b)
+    return Difference(state_digest(before), state_digest(given), payload, only_b), given
 
 
 def apply_difference(
-    before: AdapterState, payload: NDArray[Any], spec: AdapterSpec, format_: Format
+    before: AdapterState,
+    payload: NDArray[Any],
+    spec: AdapterSpec,
+    format_: Format,
+    *,
+    only_b: bool = False,
 ) -> AdapterState:
     """Return `before` + the decoded difference, added in float32: equal bits at both ends.
 
     Raises AdapterError if the payload's length or dtype is wrong; its values are not looked at.
     """
-    return unpack(apply_flat(before, payload, spec, format_), spec)
+    return unpack(apply_flat(before, payload, spec, format_, only_b=only_b), spec)
 
 
 def apply_flat(
-    before: AdapterState, payload: NDArray[Any], spec: AdapterSpec, format_: Format
+    before: AdapterState,
+    payload: NDArray[Any],
+    spec: AdapterSpec,
+    format_: Format,
+    *,
+    only_b: bool = False,
 ) -> Floats:
     """Return what `apply_difference` does as one flat array in the key order of `spec`."""
-    flat = decode(payload, spec.parameter_count, format_)
-    for part, key in _parts(spec):
-        flat[part] += before[key].ravel()
+    moving = _moving(spec, only_b)
+    values = decode(payload, sum(before[key].size for key in moving), format_)
+    flat, start = pack(before, spec), 0
+    for key, place in moving.items():
+        stop = start + before[key].size
+        if format_ == "float32":  # x + (y − x) need not be y: there, the values travel themselves
+            flat[place] = values[start:stop]
+        else:
+            flat[place] += values[start:stop]
+        start = stop
     return flat
 
 
-def _parts(spec: AdapterSpec) -> Iterator[tuple[slice, str]]:
-    start = 0
-    for key, shape in zip(spec.keys, spec.shapes, strict=True):
-        stop = start + math.prod(shape)
-        yield slice(start, stop), key
-        start = stop
+def _moving(spec: AdapterSpec, only_b: bool) -> dict[str, slice]:
+    """Return the places of the tensors that a payload is about."""
+    return {key: place for key, place in spec.places.items() if not (only_b and _is_a(key))}
+
+
+def _is_a(key: str) -> bool:
+    return ".lora_A." in key

@@ -4,6 +4,7 @@ A refused reply is no fault of the run: the round closes without that site while
 Each reply is looked at by itself here; `cohort_guards` compares those of a round.
 """
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -19,8 +20,7 @@ from fedpref.errors import FedPrefError, RoundError
 from fedpref.evaluation.metrics import EvaluationCounts
 from fedpref.federation import wire
 
-# The metrics that a reply may carry; others are dropped (`cohort_guards.ExtraMetrics` warns).
-TRAINED_METRICS: Final = frozenset({wire.NUM_EXAMPLES})
+# Metrics beyond these, or `Expectation.metrics`, are dropped (`cohort_guards.ExtraMetrics` warns).
 EVALUATED_METRICS: Final = frozenset(field.name for field in fields(EvaluationCounts))
 
 _ERROR_LIMIT = 2000
@@ -45,7 +45,8 @@ class Refused(RoundError):
 class Expectation:
     """What the coordinator knows about the one reply it waits for.
 
-    `pairs` is the site's count in the handshake, over-long pairs left out already.
+    `pairs` is the site's count in the handshake, over-long pairs left out already; `loss` says
+    whether the strategy asked for the training loss.
     """
 
     site: str
@@ -54,15 +55,22 @@ class Expectation:
     spec: AdapterSpec
     base_hash: str
     pairs: int
+    loss: bool = False
+
+    @property
+    def metrics(self) -> frozenset[str]:
+        """The metrics that a `trained` reply may carry; others are dropped."""
+        return frozenset({wire.NUM_EXAMPLES, *([wire.TRAIN_LOSS] if self.loss else [])})
 
 
 @dataclass(frozen=True)
 class Update:
-    """A site's trained adapter (flat, finite, of the agreed length) and its pair count."""
+    """A site's trained adapter (flat, finite, of the agreed length), pair count and asked loss."""
 
     flat: NDArray[np.float32]
     pair_count: int
     adapter_hash: str
+    loss: float | None = None
 
 
 def check_reply(reply: Message, expected: Expectation, statuses: Sequence[str]) -> str:
@@ -116,7 +124,7 @@ def check_update(reply: Message, expected: Expectation) -> Update:
     config = wire.config_of(reply)
     if wire.text(config, wire.BASE_HASH) != expected.base_hash:
         raise Refused("the update builds on another adapter")
-    count = _pair_count(reply, expected)
+    count, loss = _pair_count(reply, expected), _train_loss(reply, expected)
     arrays = [item for record in reply.content.array_records.values() for item in record.items()]
     if len(arrays) != 1:
         raise Refused(f"the update holds {len(arrays)} arrays, not 1")
@@ -133,7 +141,7 @@ def check_update(reply: Message, expected: Expectation) -> Update:
         raise Refused("the update does not match its hash")
     if not any(value.any() for key, value in state.items() if ".lora_B." in key):
         raise Refused("every lora_B is zero after training: such an adapter is as good as none")
-    return Update(flat, count, name)
+    return Update(flat, count, name, loss)
 
 
 def check_nothing_trained(reply: Message, expected: Expectation) -> None:
@@ -152,6 +160,15 @@ def check_counts(reply: Message) -> EvaluationCounts:
         return EvaluationCounts.from_dict(known)
     except ValueError as error:
         raise Refused(f"the evaluation's counts cannot be: {error}") from None
+
+
+def _train_loss(reply: Message, expected: Expectation) -> float | None:
+    if not expected.loss:
+        return None
+    loss = reply.content.metric_records.get(wire.METRICS, MetricRecord()).get(wire.TRAIN_LOSS)
+    if not isinstance(loss, float) or not math.isfinite(loss) or loss < 0:
+        raise Refused("the strategy asked for the training loss, and it is no finite number ≥ 0")
+    return loss
 
 
 def _pair_count(reply: Message, expected: Expectation) -> int:

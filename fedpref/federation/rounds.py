@@ -5,17 +5,15 @@ here a strategy decides who trains with what and how updates are combined, and n
 """
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from fedpref.adapter_state import AdapterState, check_state, state_digest
+from fedpref.adapter_state import AdapterState, state_digest
 from fedpref.config import RunConfig
 from fedpref.errors import FedPrefError, RoundError
 from fedpref.evaluation.metrics import EvaluationCounts
@@ -26,7 +24,6 @@ from fedpref.federation.difference import Difference, encode_difference
 from fedpref.federation.exchange import POLL_SECONDS, Traffic, exchange
 from fedpref.federation.guards import (
     EVALUATED_METRICS,
-    TRAINED_METRICS,
     Expectation,
     Refused,
     check_counts,
@@ -39,16 +36,11 @@ from fedpref.federation.participation import sample_sites
 from fedpref.federation.progress import say
 from fedpref.federation.report import round_record, score_line
 from fedpref.federation.spool import Spool
-from fedpref.federation.strategies.build import sites_needed
-from fedpref.federation.strategy_trace import trace_by_site, weights_by_site
-from fedpref.federation.strategy_view import SitesOnly, Updates
-from fedpref.training.adjustment import FIELDS
+from fedpref.federation.strategy_turns import StrategyTurns
+from fedpref.training.adjustment import REPORT_LOSS
 
 Record = dict[str, Any]
 OnReply = Callable[[str, Message], Message | None]
-
-# Flower's strategies send it to every site; nobody there needs it.
-_SERVER_ROUND = "server-round"
 
 
 @dataclass
@@ -79,9 +71,9 @@ class Rounds:
         poll: float = POLL_SECONDS,
     ) -> None:
         self.grid, self.config, self.cohort = grid, config, cohort
-        self.agreement, self.strategy, self.poll = agreement, strategy, poll
+        self.agreement, self.poll = agreement, poll
+        self.strategy = StrategyTurns(strategy, config.strategy)
         self._extra = ExtraMetrics()
-        self._unused: set[str] = set()
         # The way to the newest global adapter; a resumed run starts without one.
         self._difference: Difference | None = None
 
@@ -101,7 +93,15 @@ class Rounds:
         root_hash = state_digest(root) if root else ""
         answers, nothing, norms = _Answers(), set[str](), dict[str, float]()
         updates: dict[str, str] = {}
-        strategy_configs = self._configure(round_, adapter)
+        asked = sample_sites(
+            self.cohort.members,
+            fraction=self.config.fraction,
+            seed=self.config.seed,
+            round_=round_,
+            at_least=self.config.quorum,
+        )
+        nodes = {site: self.cohort.members[site].node for site in asked}
+        strategy_configs = self.strategy.configure(round_, adapter, self.grid, nodes)
         say(f"round {round_}: {_stage(round_)} at {len(strategy_configs)} sites")
 
         def request(site: str) -> Message:
@@ -116,20 +116,22 @@ class Rounds:
             )
 
         def on_reply(site: str, reply: Message) -> Message | None:
+            asked_loss = strategy_configs[site].get(REPORT_LOSS) is True
+            expected = self._expected(site, round_, base, loss=asked_loss)
             statuses = (wire.TRAINED, wire.NOTHING_TRAINED, wire.LACKS)
-            status = check_reply(reply, self._expected(site, round_, base), statuses)
+            status = check_reply(reply, expected, statuses)
             if status == wire.LACKS:
                 return self._resend(site, reply, answers, request)
-            self._warn_of_extra(site, reply, TRAINED_METRICS)
+            self._warn_of_extra(site, reply, expected.metrics)
             if status == wire.TRAINED:
                 wire.make_whole(reply.content, base, start, spec, self.config.wire)
-                update = check_update(reply, self._expected(site, round_, base))
-                spool.put(site, update.flat, update.pair_count)
+                update = check_update(reply, expected)
+                spool.put(site, update.flat, update.pair_count, update.loss)
                 norms[site] = update_norm(update.flat, start, spec)
                 updates[site] = update.adapter_hash
                 detail = f"trained {update.pair_count} pairs"
             else:
-                check_nothing_trained(reply, self._expected(site, round_, base))
+                check_nothing_trained(reply, expected)
                 nothing.add(site)
                 detail = "has no pairs to train"
             say(f"round {round_}: site {site} {detail} ({answers.now():.1f} s)")
@@ -147,8 +149,11 @@ class Rounds:
         trace: Record = {}
         trained = bool(spool.pair_counts)
         if trained:
-            combined, weights, trace = self._aggregate(round_, spool)
-            adapter = self._of_record(start, combined)
+            combined, weights, trace = self.strategy.combine(
+                round_, spool.updates(spec), nodes, spec
+            )
+            # All sites hold the round's start: what counts is what they can restore from there.
+            self._difference, adapter = encode_difference(start, combined, spec, self.config.wire)
         else:
             say(f"round {round_}: no site trained, the adapter stays as it is", warn=True)
         spool_counts = dict(spool.pair_counts)
@@ -222,38 +227,6 @@ class Rounds:
         )
         say(score_line(record))
         return record
-
-    def _configure(self, round_: int, adapter: AdapterState) -> dict[str, ConfigRecord]:
-        """Ask the strategy with what settings the sites of the round train, or which of them.
-
-        Its arrays are ours already; it sees the sites that the round's draw has left.
-        """
-        asked = sample_sites(
-            self.cohort.members,
-            fraction=self.config.fraction,
-            seed=self.config.seed,
-            round_=round_,
-            at_least=self.config.quorum,
-        )
-        sites = {self.cohort.members[site].node: site for site in asked}
-        view = SitesOnly(self.grid, list(sites))
-        with self._strategy_at_work():
-            messages = list(
-                self.strategy.configure_train(
-                    # Flower counts rounds from 1, and some strategies divide by the number.
-                    round_ + 1,
-                    wire.keyed_record(adapter),
-                    ConfigRecord(),
-                    view,
-                )
-            )
-        if any(message.metadata.dst_node_id not in sites for message in messages):
-            raise RoundError(f"the strategy {self.config.strategy} asks a node not of this round")
-        by_site = {
-            sites[message.metadata.dst_node_id]: wire.config_of(message) for message in messages
-        }
-        self._warn_of_unused({name for fields in by_site.values() for name in fields})
-        return dict(sorted(by_site.items()))
 
     def _request(
         self,
@@ -348,77 +321,7 @@ class Rounds:
                 fix="mend those sites and resume the run, or lower quorum",
             )
 
-    def _aggregate(
-        self, round_: int, spool: Spool
-    ) -> tuple[AdapterState, dict[str, float] | None, Record]:
-        """Give the spool in site order to the strategy; check what it makes of it.
-
-        Return the combined adapter, the weight of each site's update (None if the strategy has no
-        weights), and what else it says of the round.
-        """
-        spec, sites = self.agreement.spec, list(spool.pair_counts)
-        if len(sites) < (needed := sites_needed(self.strategy)):
-            raise RoundError(
-                f"{self.config.strategy} needs {needed} updates, round {round_} has {len(sites)}",
-                why="with fewer it does not do what it is chosen for",
-                fix="bring the missing sites back and resume the run",
-            )
-        nodes = {site: member.node for site, member in self.cohort.members.items()}
-        with self._strategy_at_work():
-            arrays, metrics = self.strategy.aggregate_train(
-                round_ + 1, Updates(spool, spec, nodes, round_)
-            )
-        if arrays is None:
-            raise RoundError(f"the strategy {self.config.strategy} returned no adapter")
-        # Flower's FedAdam computes in float64: that is rounded once, here.
-        adapter = {
-            key: value.astype(np.float32) if value.dtype == np.float64 else value
-            for key, value in wire.read_keyed(arrays).items()
-        }
-        try:
-            check_state(adapter, spec)
-        except FedPrefError as error:
-            raise RoundError(
-                f"the strategy {self.config.strategy} made an unusable adapter",
-                why=error.what,
-                key=error.key,
-            ) from None
-        said = dict(metrics or {})
-        return adapter, weights_by_site(said, sites), trace_by_site(said, sites)
-
-    @contextmanager
-    def _strategy_at_work(self) -> Iterator[None]:
-        """Turn what a strategy raises into an error that names it."""
-        try:
-            yield
-        except FedPrefError:
-            raise
-        except Exception as error:
-            raise RoundError(
-                f"the strategy {self.config.strategy} failed",
-                why=f"{type(error).__name__}: {error}",
-            ) from error
-
-    def _warn_of_unused(self, fields: set[str]) -> None:
-        """Say once what a strategy sends that changes nothing: its sites would train as usual."""
-        unused = fields - FIELDS - {_SERVER_ROUND} - self._unused
-        self._unused |= unused
-        for name in sorted(unused):
-            say(f"the strategy sends {name!r}, which no site uses", warn=True)
-
-    def _of_record(self, start: AdapterState, combined: AdapterState) -> AdapterState:
-        """Return the adapter that all sites will hold: `combined`, as they can restore it.
-
-        All of them have the round's start, so that the difference to it is what travels.
-        """
-        if self.config.wire == "float32":
-            return combined
-        self._difference, adapter = encode_difference(
-            start, combined, self.agreement.spec, self.config.wire
-        )
-        return adapter
-
-    def _expected(self, site: str, round_: int, base: str) -> Expectation:
+    def _expected(self, site: str, round_: int, base: str, *, loss: bool = False) -> Expectation:
         return Expectation(
             site=site,
             federation=self.config.federation,
@@ -426,6 +329,7 @@ class Rounds:
             spec=self.agreement.spec,
             base_hash=base,
             pairs=self.cohort.members[site].pairs,
+            loss=loss,
         )
 
 

@@ -24,6 +24,7 @@ from fedpref.training.encoding import EncodedPair, encode_pairs
 from fedpref.training.reference import reference_logps
 from fedpref.training.roots import load_root, root_key, store_root
 from fedpref.training.sft import train_sft
+from fedpref.training.trained import Trained
 
 _LIBRARIES = ("flwr", "numpy", "peft", "torch", "transformers", "trl")
 
@@ -100,7 +101,7 @@ class LocalSite:
         start: AdapterState,
         root: AdapterState | None,
         adjustment: Adjustment = AS_USUAL,
-    ) -> tuple[AdapterState, int] | None:
+    ) -> Trained | None:
         """Return SFT (round 0) or DPO (later) from `start`; None for a site without pairs."""
         if not self._train:
             return None
@@ -111,7 +112,7 @@ class LocalSite:
         reference = reference_logps(
             self.base, self.spec, root, self._train, self.state_dir / "references"
         )
-        trained = train_dpo(
+        return train_dpo(
             self.base,
             self.spec,
             start,
@@ -121,7 +122,6 @@ class LocalSite:
             seed=self.config.seed,
             adjustment=adjustment,
         )
-        return None if trained is None else (trained.state, trained.trained_pair_count)
 
     def evaluate(self, round_: int, adapter: AdapterState) -> EvaluationCounts | None:
         """Return the development counts; None below the policy's minimum cell size.
@@ -150,7 +150,7 @@ class LocalSite:
             counts = replace(counts, empty_targets=0, empty_with_prediction=0)
         return counts
 
-    def _sft(self, start: AdapterState, adjustment: Adjustment) -> tuple[AdapterState, int] | None:
+    def _sft(self, start: AdapterState, adjustment: Adjustment) -> Trained | None:
         config = self.config
         key = root_key(
             weights_digest=self.base.weights_digest,
@@ -176,10 +176,9 @@ class LocalSite:
                 seed=config.seed,
                 adjustment=adjustment,
             )
-            if trained is None:
-                return None
-            store_root(roots, key, self.spec, trained, self.base_name)
-        return trained.state, trained.trained_pair_count
+            if trained is not None:
+                store_root(roots, key, self.spec, trained, self.base_name)
+        return trained
 
     def _of(self, split: str) -> list[PreferencePair]:
         return [pair for pair in self._pairs if pair.split == split]

@@ -18,9 +18,10 @@ from fedpref.errors import RoundError
 from fedpref.evaluation.metrics import EvaluationCounts
 from fedpref.federation import wire
 from fedpref.federation.adapter_store import AdapterStore
-from fedpref.federation.difference import Difference, encode_difference
+from fedpref.federation.difference import encode_difference
 from fedpref.federation.handshake import SiteHandshake
 from fedpref.training.adjustment import Adjustment
+from fedpref.training.trained import Trained
 
 _LOGGER = logging.getLogger("flwr")
 
@@ -68,8 +69,8 @@ class SiteWork(Protocol):
         start: AdapterState,
         root: AdapterState | None,
         adjustment: Adjustment,
-    ) -> tuple[AdapterState, int] | None:
-        """Return the trained adapter and its pair count, or None if there is nothing to train.
+    ) -> Trained | None:
+        """Return the trained adapter and how it went, or None if there is nothing to train.
 
         `adjustment` is what the run's strategy asks the site to change in its training.
         """
@@ -121,18 +122,19 @@ class SiteWorker:
         if missing:
             return self._reply(message, wire.LACKS, {wire.MISSING: missing})
         adjustment = Adjustment.from_fields(wire.config_of(message))
-        result = self.work.train(round_, states[base], states.get(root_hash), adjustment)
+        trained = self.work.train(round_, states[base], states.get(root_hash), adjustment)
         held = sorted(states)
-        if result is None:
+        if trained is None:
             return self._reply(message, wire.NOTHING_TRAINED, {wire.BASE_HASH: base}, held=held)
-        state, pair_count = result
-        _LOGGER.info("site %s: round %d: trained %d pairs", self.work.name, round_, pair_count)
-        difference: Difference | None = None
-        if self.config.wire != "float32":
-            # The update is the adapter that the coordinator gets, not the one before rounding.
-            difference, state = encode_difference(
-                states[base], state, self.work.spec, self.config.wire
-            )
+        pairs = trained.trained_pair_count
+        _LOGGER.info("site %s: round %d: trained %d pairs", self.work.name, round_, pairs)
+        metrics: dict[str, int | float] = {wire.NUM_EXAMPLES: pairs}
+        if adjustment.report_loss:
+            metrics[wire.TRAIN_LOSS] = trained.mean_loss
+        # The update is the adapter that the coordinator gets, not the one before rounding.
+        difference, state = encode_difference(
+            states[base], trained.state, self.work.spec, self.config.wire
+        )
         name = state_digest(state)
         reply = self._reply(
             message, wire.TRAINED, {wire.BASE_HASH: base, wire.ADAPTER_HASH: name}, held=held
@@ -140,7 +142,7 @@ class SiteWorker:
         outgoing = wire.Outgoing([state], self.work.spec, difference)
         # The coordinator holds what it named.
         reply.content[wire.ARRAYS] = outgoing.record({base} - {name})
-        reply.content[wire.METRICS] = MetricRecord({wire.NUM_EXAMPLES: pair_count})
+        reply.content[wire.METRICS] = MetricRecord(dict(metrics))
         return reply
 
     def evaluate(self, message: Message) -> Message:

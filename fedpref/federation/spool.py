@@ -1,47 +1,91 @@
-"""Replies on disk: one file a site for the open round, so that memory holds one reply at a time."""
+"""Updates on disk: one file a site for the open round, so that memory holds one at a time."""
 
 import shutil
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedpref.adapter_state import AdapterSpec
 from fedpref.files import atomic_path
 
 
+@dataclass(frozen=True)
+class SiteUpdate:
+    """What a site contributed to a round: its adapter, and the distinct pairs trained, > 0.
+
+    A tensor of `state` may be read from disk whenever it is looked at. `loss` is the mean of the
+    site's training losses in the round, None unless the strategy asked for it.
+    """
+
+    site: str
+    pairs: int
+    state: Mapping[str, NDArray[np.float32]]
+    loss: float | None = None
+
+
+class StateFile(Mapping[str, NDArray[np.float32]]):
+    """An adapter in a flat file; each look at a tensor reads that tensor, and keeps nothing."""
+
+    def __init__(self, path: Path, spec: AdapterSpec) -> None:
+        self._path, self._places = path, spec.places
+        self._shapes = dict(zip(spec.keys, spec.shapes, strict=True))
+
+    def __getitem__(self, key: str) -> NDArray[np.float32]:
+        place = self._places[key]
+        values = np.fromfile(
+            self._path, np.float32, place.stop - place.start, offset=4 * place.start
+        )
+        return values.reshape(self._shapes[key])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+
 class Spool:
-    """The accepted updates of one round: flat adapters and pair counts, read in site order."""
+    """The accepted updates of one round, read in the order of the sites' names."""
 
     def __init__(self, folder: Path, round_: int) -> None:
         self._folder = folder / f"round-{round_}"
         # What an interrupted server left here belongs to a round that is trained again.
         shutil.rmtree(self._folder, ignore_errors=True)
-        self._counts: dict[str, int] = {}
+        self._said: dict[str, tuple[int, float | None]] = {}
 
-    def put(self, site: str, flat: NDArray[np.float32], pair_count: int) -> None:
+    def put(
+        self, site: str, flat: NDArray[np.float32], pairs: int, loss: float | None = None
+    ) -> None:
         """Store one site's update; a site has one update a round."""
-        if site in self._counts:
+        if site in self._said:
             raise ValueError(f"site {site} has already sent an update for this round")
-        with atomic_path(self._folder / f"{site}.npy") as part, part.open("wb") as stream:
-            np.save(stream, flat, allow_pickle=False)
-        self._counts[site] = pair_count
+        with atomic_path(self._file(site)) as part, part.open("wb") as stream:
+            flat.tofile(stream)
+        self._said[site] = pairs, loss
 
     def discard(self, site: str) -> None:
         """Delete one site's update, which turned out not to be acceptable."""
-        del self._counts[site]
-        (self._folder / f"{site}.npy").unlink()
+        del self._said[site]
+        self._file(site).unlink()
 
     @property
     def pair_counts(self) -> Mapping[str, int]:
         """The pair counts of the stored updates, sorted by site."""
-        return dict(sorted(self._counts.items()))
+        return {site: pairs for site, (pairs, _) in sorted(self._said.items())}
 
-    def __iter__(self) -> Iterator[tuple[str, NDArray[np.float32], int]]:
-        """Yield (site, flat adapter, pair count), sorted by site, each loaded when asked for."""
-        for site, count in self.pair_counts.items():
-            yield site, np.load(self._folder / f"{site}.npy", allow_pickle=False), count
+    def updates(self, spec: AdapterSpec) -> list[SiteUpdate]:
+        """Return the stored updates, sorted by site, without reading them."""
+        return [
+            SiteUpdate(site, pairs, StateFile(self._file(site), spec), loss)
+            for site, (pairs, loss) in sorted(self._said.items())
+        ]
 
     def remove(self) -> None:
         """Delete the round's files."""
         shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _file(self, site: str) -> Path:
+        return self._folder / f"{site}.f32"

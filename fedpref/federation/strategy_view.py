@@ -1,16 +1,15 @@
 """What a strategy gets to see: the nodes of a round, and the updates that were accepted."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 
-from fedpref.adapter_state import AdapterSpec, unpack
 from fedpref.errors import RoundError
 from fedpref.federation import wire
-from fedpref.federation.spool import Spool
+from fedpref.federation.spool import SiteUpdate
 
 # Flower's strategies ask twice; one that waits for more nodes than there are asks every second.
 _MOST_LOOKS: Final = 10
@@ -63,7 +62,7 @@ class SitesOnly(Grid):
         raise RoundError("a strategy must not send messages itself")
 
 
-class Updates:
+class Replies:
     """The accepted updates of a round as Flower's strategies expect replies, in site order.
 
     Each is read from disk when it is asked for, and they can be gone through more than once: a
@@ -72,22 +71,25 @@ class Updates:
     """
 
     def __init__(
-        self, spool: Spool, spec: AdapterSpec, nodes: Mapping[str, int], round_: int
+        self, updates: Sequence[SiteUpdate], nodes: Mapping[str, int], round_: int
     ) -> None:
-        self._spool, self._spec, self._nodes, self._round = spool, spec, nodes, round_
+        self._updates, self._nodes, self._round = updates, nodes, round_
 
     def __iter__(self) -> Iterator[Message]:
         """Yield a fresh message a site: some strategies take the arrays out of theirs."""
-        for site, flat, count in self._spool:
+        for update in self._updates:
+            metrics = MetricRecord({wire.NUM_EXAMPLES: update.pairs})
+            if update.loss is not None:
+                metrics[wire.TRAIN_LOSS] = update.loss
             yield Message(
                 RecordDict(
                     {
-                        wire.ARRAYS: wire.keyed_record(unpack(flat, self._spec)),
-                        wire.METRICS: MetricRecord({wire.NUM_EXAMPLES: count}),
-                        wire.CONFIG: ConfigRecord({wire.SITE: site}),
+                        wire.ARRAYS: wire.keyed_record(update.state),
+                        wire.METRICS: metrics,
+                        wire.CONFIG: ConfigRecord({wire.SITE: update.site}),
                     }
                 ),
-                dst_node_id=self._nodes[site],
+                dst_node_id=self._nodes[update.site],
                 message_type="train",
                 group_id=str(self._round),
             )

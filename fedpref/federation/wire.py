@@ -2,10 +2,11 @@
 
 Flower's cost is per array, so that an adapter travels as one flat array in the key order of the
 handshake's adapter specification: whole in float32, or as an encoded difference to an adapter that
-the receiver holds (`wire` in the run config). The receiver recomputes its hash.
+the receiver holds (another `wire` in the run config, or where only lora_B has moved). The receiver
+recomputes its hash.
 """
 
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +30,8 @@ PARTITION, PARTITIONS = "partition-id", "num-partitions"
 
 # The weight of a reply, under the name that Flower's strategies look for.
 NUM_EXAMPLES = "num-examples"
+# Sent only if the strategy asks for it; the name that Flower's QFedAvg looks for.
+TRAIN_LOSS = "train_loss"
 
 # Values of `status`.
 READY, TRAINED, NOTHING_TRAINED = "ready", "trained", "nothing-trained"
@@ -94,13 +97,13 @@ def read_states(
     """
     states, unusable = {}, []
     for name, array in content.array_records.get(ARRAYS, ArrayRecord()).items():
-        after, before = split_name(name)
+        after, before, only_b = split_name(name)
         if before:
             start = held(before)
             if start is None:
                 unusable.append(before)
                 continue
-            state = apply_difference(start, read_flat(array), spec, format_)
+            state = apply_difference(start, read_flat(array), spec, format_, only_b=only_b)
             if state_digest(state) != after:
                 unusable.append(before)
                 continue
@@ -128,12 +131,12 @@ def make_whole(
     """
     for record in content.array_records.values():
         for name in list(record):
-            after, before = split_name(name)
+            after, before, only_b = split_name(name)
             if not before:
                 continue
             if before != base:
                 raise AdapterError("the update is a difference to another adapter")
-            flat = apply_flat(start, read_flat(record.pop(name)), spec, format_)
+            flat = apply_flat(start, read_flat(record.pop(name)), spec, format_, only_b=only_b)
             record[after] = Array(flat)
 
 
@@ -151,7 +154,7 @@ def read_flat(array: Array) -> NDArray[Any]:
     return value
 
 
-def keyed_record(state: AdapterState) -> ArrayRecord:
+def keyed_record(state: Mapping[str, NDArray[Any]]) -> ArrayRecord:
     """Return the per-key record, in sorted key order, that a Flower strategy is given."""
     return ArrayRecord({key: Array(np.ascontiguousarray(state[key])) for key in sorted(state)})
 

@@ -59,6 +59,7 @@ MESSAGES: Final = (
             Field(("base-hash", "adapter-hash"), "hashes of the adapters trained from and to"),
             Field(("missing", "holds"), "hashes of adapters that the site lacks, or has"),
             Field(("num-examples",), "number of distinct pairs that entered an optimiser step"),
+            Field(("train_loss",), "mean loss of the training, only if the strategy asks for it"),
             Field(
                 ("the adapter",),
                 "all LoRA tensors as one float32 array, or, with another wire, the encoded "

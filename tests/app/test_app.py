@@ -83,7 +83,7 @@ def test_round_zero_is_the_pair_weighted_mean_of_sft_roots(
     start = initial_state(spec, config.seed)
     roots = [work.train(0, start, None) for work in works]
     assert all(roots)
-    mean = weighted_mean([r[0] for r in roots if r], [r[1] for r in roots if r])
+    mean = weighted_mean([r.state for r in roots if r], [r.trained_pair_count for r in roots if r])
     assert state_digest(mean) == state_digest(load_adapter(whole[1] / "adapters/round-0", spec))
 
 
@@ -189,10 +189,10 @@ def test_one_site_equals_training_alone(sites: Path, tmp_path: Path) -> None:
     work = LocalSite(load_config(config), sites / "site-1")
     root = work.train(0, initial_state(work.spec, 20260713), None)
     assert root is not None
-    alone = work.train(1, root[0], root[0])
+    alone = work.train(1, root.state, root.state)
     assert alone is not None
     found = load_adapter(tmp_path / "runs" / "r" / "adapters" / "round-1", work.spec)
-    assert state_digest(found) == state_digest(alone[0])
+    assert state_digest(found) == state_digest(alone.state)
 
 
 def test_a_site_without_pairs_is_evaluated_and_has_no_weight(sites: Path, tmp_path: Path) -> None:

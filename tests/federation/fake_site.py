@@ -16,6 +16,7 @@ from fedpref.federation.cohort import known_to_coordinator
 from fedpref.federation.edge import coded_errors_only
 from fedpref.federation.site_worker import SiteWorker
 from fedpref.training.adjustment import AS_USUAL, Adjustment
+from fedpref.training.trained import Trained
 from fedpref_app.server_app import app as server_app
 
 PREFIX = "base_model.model.model.layers.0.self_attn.q_proj."
@@ -36,6 +37,10 @@ def random_state(seed: int, spec: AdapterSpec = SPEC) -> AdapterState:
         key: generator.normal(size=shape).astype(np.float32)
         for key, shape in zip(spec.keys, spec.shapes, strict=True)
     }
+
+
+def trained_of(state: AdapterState, pairs: int, loss: float = 0.5) -> Trained:
+    return Trained(state, pairs, 1, first_loss=9.0, last_loss=8.0, mean_loss=loss, seconds=0.0)
 
 
 @dataclass
@@ -82,7 +87,7 @@ class FakeWork:
         start: AdapterState,
         root: AdapterState | None,
         adjustment: Adjustment = AS_USUAL,
-    ) -> tuple[AdapterState, int] | None:
+    ) -> Trained | None:
         self.calls.append(("train", round_))
         self.adjustments.append(adjustment)
         self.on_train(round_)
@@ -98,7 +103,7 @@ class FakeWork:
         }
         if adjustment.freeze_a:
             trained |= {key: start[key] for key in start if ".lora_A." in key}
-        return trained, self.pair_count
+        return trained_of(trained, self.pair_count, loss=name % 7 + 0.5 * round_ + 0.25)
 
     def evaluate(self, round_: int, adapter: AdapterState) -> EvaluationCounts | None:
         self.calls.append(("evaluate", round_))

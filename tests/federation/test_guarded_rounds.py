@@ -67,7 +67,7 @@ def of(folder: Path, counts: list[int], *places: int) -> str:
     """The hash of the round-0 average of these sites, by hand."""
     twins = make_sites(folder / "hand", counts)
     start = initial_state(SPEC, SEED)
-    states = [twins[i].train(0, start, None)[0] for i in places]  # type: ignore[index]
+    states = [twins[i].train(0, start, None).state for i in places]  # type: ignore[index]
     return state_digest(weighted_mean(states, [counts[i] for i in places]))
 
 

@@ -2,6 +2,7 @@
 
 import io
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -83,6 +84,25 @@ def test_a_good_update_comes_through_bit_for_bit() -> None:
     update = check_update(reply, EXPECTED)
     assert update.flat.tobytes() == pack(state, SPEC).tobytes()
     assert (update.pair_count, update.adapter_hash) == (3, state_digest(state))
+
+
+def test_a_loss_is_looked_at_only_if_it_was_asked_for() -> None:
+    asked = replace(EXPECTED, loss=True)
+    reply = reply_of(random_state(1))
+    reply.content[wire.METRICS][wire.TRAIN_LOSS] = 0.75
+    assert check_update(reply, EXPECTED).loss is None
+    assert check_update(reply, asked).loss == 0.75
+    assert EXPECTED.metrics == {wire.NUM_EXAMPLES}
+    assert asked.metrics == {wire.NUM_EXAMPLES, wire.TRAIN_LOSS}
+
+
+@pytest.mark.parametrize("loss", [None, np.nan, np.inf, -0.1, 1, [0.5]])
+def test_an_asked_loss_that_is_none_is_refused(loss: Any) -> None:
+    reply = reply_of(random_state(1))
+    if loss is not None:
+        reply.content[wire.METRICS][wire.TRAIN_LOSS] = loss
+    with pytest.raises(Refused, match="asked for the training loss"):
+        check_update(reply, replace(EXPECTED, loss=True))
 
 
 # Keys, shapes, dtypes

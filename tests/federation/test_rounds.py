@@ -45,7 +45,7 @@ def test_the_rounds_follow_the_method(tmp_path: Path) -> None:
     by_hand = make_sites(tmp_path / "hand", [3, 1, 4])
     current, root = initial_state(SPEC, 20260713), None
     for t in range(3):
-        current = weighted_mean([s.train(t, current, root)[0] for s in by_hand], [3, 1, 4])
+        current = weighted_mean([s.train(t, current, root).state for s in by_hand], [3, 1, 4])
         root = current if t == 0 else root
         assert state_digest(adapter(tmp_path, t)) == state_digest(current)
     rows = records(tmp_path)
@@ -83,9 +83,9 @@ def test_arrival_order_does_not_change_a_bit(tmp_path: Path) -> None:
 def test_one_site_equals_training_alone(tmp_path: Path) -> None:
     sites = make_sites(tmp_path, [5])
     run(tmp_path, sites, settings(tmp_path, rounds=1, min_sites=1))
-    alone = sites[0].train(0, initial_state(SPEC, 20260713), None)[0]
+    alone = sites[0].train(0, initial_state(SPEC, 20260713), None).state
     assert state_digest(adapter(tmp_path, 0)) == state_digest(alone)
-    assert state_digest(adapter(tmp_path, 1)) == state_digest(sites[0].train(1, alone, alone)[0])
+    assert state_digest(adapter(tmp_path, 1)) == state_digest(sites[0].train(1, alone, alone).state)
 
 
 # A1: no site trained
@@ -93,7 +93,7 @@ def test_one_site_equals_training_alone(tmp_path: Path) -> None:
 
 def test_a_site_without_pairs_has_no_weight_and_is_no_fault(tmp_path: Path) -> None:
     run(tmp_path, make_sites(tmp_path, [3, 0]), settings(tmp_path, rounds=0))
-    alone = make_sites(tmp_path / "x", [3])[0].train(0, initial_state(SPEC, 20260713), None)[0]
+    alone = make_sites(tmp_path / "x", [3])[0].train(0, initial_state(SPEC, 20260713), None).state
     assert state_digest(adapter(tmp_path, 0)) == state_digest(alone)
     row = records(tmp_path)[0]
     assert row["refused"] == {"training": {}, "evaluation": {}}
@@ -200,7 +200,7 @@ def test_a_bad_update_is_left_out_and_named(tmp_path: Path, change: Any, reason:
         tamper=change_update(1, change),
     )
     start = initial_state(SPEC, 20260713)
-    a, _, c = (site.train(0, start, None)[0] for site in make_sites(tmp_path / "x", [3, 1, 4]))
+    a, _, c = (site.train(0, start, None).state for site in make_sites(tmp_path / "x", [3, 1, 4]))
     assert state_digest(adapter(tmp_path, 0)) == state_digest(weighted_mean([a, c], [3, 4]))
     row = records(tmp_path)[0]
     assert list(row["refused"]["training"]) == ["site-b"]
@@ -287,9 +287,9 @@ def test_a_slow_site_is_left_out_and_its_late_reply_never_enters(tmp_path: Path)
 
     twins = make_sites(tmp_path / "x", [3, 1, 4])
     start = initial_state(SPEC, 20260713)
-    root = weighted_mean([twins[i].train(0, start, None)[0] for i in (0, 2)], [3, 4])
+    root = weighted_mean([twins[i].train(0, start, None).state for i in (0, 2)], [3, 4])
     assert state_digest(adapter(tmp_path, 0)) == state_digest(root)
-    after = weighted_mean([t.train(1, root, root)[0] for t in twins], [3, 1, 4])
+    after = weighted_mean([t.train(1, root, root).state for t in twins], [3, 1, 4])
     assert state_digest(adapter(tmp_path, 1)) == state_digest(after)
 
 

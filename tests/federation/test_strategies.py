@@ -65,7 +65,7 @@ def updates_of(
         site.train(round_, start, root, Adjustment(**adjusted))
         for site in make_sites(folder / "again", counts)
     ]
-    return [update[0] for update in trained if update is not None]
+    return [update.state for update in trained if update is not None]
 
 
 def weights_of(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -97,7 +97,7 @@ def test_each_strategy_runs_and_says_what_it_weighed(finished: dict[str, Path], 
         else:
             assert sum(weights.values()) == pytest.approx(1, abs=1e-12)
             assert min(weights.values()) >= 0
-        assert bool(row["strategy"]) == (name == "feddraw")
+        assert bool(row["strategy"]) == (name in ("feddraw", "QFedAvg"))
     # Three different adapters, each of them saved.
     assert len({state_digest(served(finished[name], t)) for t in range(3)}) == 3
 
@@ -174,7 +174,7 @@ def test_server_optimisers_by_hand(finished: dict[str, Path]) -> None:
         mean = weighted_mean(updates_of(folder, t), COUNTS)
         velocity = {k: 0.9 * velocity[k] + (start[k] - mean[k]) for k in SPEC.keys}
         assert_close(served(folder, t), {k: start[k] - velocity[k] for k in SPEC.keys})
-    for name, eta in (("FedAdam", 0.1), ("FedYogi", 0.01)):
+    for name in ("FedAdam", "FedYogi"):
         folder = finished[name]
         m = dict.fromkeys(SPEC.keys, np.float64(0))
         v = dict.fromkeys(SPEC.keys, np.float64(0))
@@ -183,7 +183,7 @@ def test_server_optimisers_by_hand(finished: dict[str, Path]) -> None:
             mean = weighted_mean(updates_of(folder, t), COUNTS)
             delta = {k: mean[k].astype(np.float64) - start[k] for k in SPEC.keys}
             m = {k: 0.9 * m[k] + 0.1 * delta[k] for k in SPEC.keys}
-            rate = eta
+            rate = 0.01
             if name == "FedAdam":
                 v = {k: 0.99 * v[k] + 0.01 * delta[k] ** 2 for k in SPEC.keys}
                 rate *= np.sqrt(1 - 0.99 ** (t + 2)) / (1 - 0.9 ** (t + 2))
@@ -201,6 +201,7 @@ def test_what_sites_are_asked_to_change(tmp_path: Path) -> None:
             ("FedProx", "proximal-mu = 0.5", Adjustment(proximal_mu=0.5)),
             ("FedMedian", "", Adjustment()),
             ("ffa", "", Adjustment(freeze_a=True)),
+            ("QFedAvg", "", Adjustment(report_loss=True)),
         ]
     ):
         folder = tmp_path / str(number)
@@ -229,12 +230,112 @@ def test_ffa_averages_the_products_exactly(finished: dict[str, Path]) -> None:
         np.testing.assert_allclose(state[b].astype(np.float64) @ state[a], exact, atol=1e-6)
 
 
+def test_ffa_sends_lora_b_only_in_both_directions(tmp_path: Path) -> None:
+    up = {}
+    for name in ("pair-fedavg", "ffa"):
+        folder = tmp_path / name
+        config = settings(folder, name)
+        grid = make_grid(make_sites(folder, COUNTS), config)
+        run_server(grid, config)
+        up[name] = sum(row["bytes"]["up"] for row in rows(folder))
+        down = [m.content[wire.ARRAYS] for m in grid.sent if wire.ARRAYS in m.content]
+        assert len(down) == 18
+        a, b = (4 * int(np.prod(shape)) for shape in SPEC.shapes)
+        for arrays in down:
+            ((_, array),) = arrays.items()
+            assert array.numpy().nbytes == (b if name == "ffa" else a + b)
+    # The counts of the evaluations differ, too.
+    assert up["pair-fedavg"] - up["ffa"] == pytest.approx(18 * a, abs=36)
+
+
 def test_ffa_names_a_site_that_trained_a() -> None:
     strategy = make_strategy(load_config({"strategy": "ffa"}))
     configure(strategy, random_state(1), 1)
     moved = random_state(2)
     with pytest.raises(Exception, match=r"site site-a.*lora_A has changed under ffa"):
         strategy.aggregate_train(1, [reply("site-a", moved, 3)])
+
+
+# q-FedAvg
+
+
+def test_q_fedavg_by_hand_on_one_number() -> None:
+    # Li et al. 2020, Algorithm 2 with L = 1/0.5 = 2, q = 1: w = 0, w_1 = -1, w_2 = 1, F = 1, 3.
+    # Δw_k = L·(w − w_k) = 2, −2;  Δ_k = F_k·Δw_k = 2, −6;  h_k = Δw_k² + L·F_k = 4 + 2, 4 + 6
+    # w' = 0 − (2 − 6)/(6 + 10) = 0.25
+    strategy: Any = make_strategy(
+        load_config(
+            {"strategy": "QFedAvg", "strategy-options": "q = 1, client-learning-rate = 0.5"}
+        )
+    )
+    start = {
+        key: np.zeros(shape, np.float32) for key, shape in zip(SPEC.keys, SPEC.shapes, strict=True)
+    }
+    configure(strategy, start, 1)
+    replies = []
+    for site, value, loss in (("site-a", -1, 1.0), ("site-b", 1, 3.0)):
+        moved = {key: array.copy() for key, array in start.items()}
+        moved[SPEC.keys[1]][2, 1] = value
+        replies.append(reply(site, moved, 7))
+        replies[-1].content[wire.METRICS][wire.TRAIN_LOSS] = loss
+    arrays, metrics = strategy.aggregate_train(1, replies)
+    start[SPEC.keys[1]][2, 1] = 0.25
+    assert_close(wire.read_keyed(arrays), start)
+    assert metrics["weights"] == pytest.approx([0.25, 0.75])
+
+
+def q_step(folder: Path, t: int, q: float, rate: float) -> AdapterState:
+    """A step of q-FedAvg as a damped, weighted mean of what the sites changed, in float64."""
+    start = served(folder, t - 1) if t else initial_state(SPEC, SEED)
+    updates, losses = updates_of(folder, t), losses_of(folder, t)
+    moved = [{k: u[k].astype(np.float64) - start[k] for k in SPEC.keys} for u in updates]
+    squares = [sum(float((m[k] ** 2).sum()) for k in SPEC.keys) for m in moved]
+    parts = [loss**q for loss in losses]
+    damped = sum(
+        part * (1 + q * square / (rate * loss))
+        for part, square, loss in zip(parts, squares, losses, strict=True)
+    )
+    return {
+        k: start[k] + sum(p * m[k] for p, m in zip(parts, moved, strict=True)) / damped
+        for k in SPEC.keys
+    }
+
+
+def losses_of(folder: Path, t: int) -> list[float]:
+    sites = make_sites(folder / "losses", COUNTS)
+    start = initial_state(SPEC, SEED)
+    return [site.train(t, start, start).mean_loss for site in sites]  # type: ignore[union-attr]
+
+
+def test_q_fedavg_damps_and_leans_to_high_losses(finished: dict[str, Path]) -> None:
+    folder = finished["QFedAvg"]
+    for t, row in enumerate(rows(folder)):
+        assert_close(served(folder, t), q_step(folder, t, 0.1, 1.0), rtol=1e-4)
+        losses = losses_of(folder, t)
+        assert row["strategy"] == {"train_losses": dict(zip(NAMES, losses, strict=True))}
+        powers = np.array(losses) ** 0.1
+        assert list(weights_of(row).values()) == pytest.approx((powers / powers.sum()).tolist())
+
+
+def test_q_of_0_is_the_plain_mean_whatever_the_rate(tmp_path: Path) -> None:
+    run(tmp_path, settings(tmp_path, "QFedAvg", "q = 0, client-learning-rate = 0.001", rounds=1))
+    for t in range(2):
+        mean = weighted_mean(updates_of(tmp_path, t), [1] * 6)
+        assert_close(served(tmp_path, t), mean, rtol=1e-3)
+
+
+def test_only_who_asks_gets_the_training_loss(tmp_path: Path) -> None:
+    for name in ("pair-fedavg", "QFedAvg", "FedAvgM"):
+        folder = tmp_path / name
+        config = settings(folder, name, rounds=1)
+        grid = make_grid(make_sites(folder, [3, 1]), config)
+        run_server(grid, config)
+        metrics = [
+            set(m.content.metric_records[wire.METRICS])
+            for m in grid.replies
+            if m.metadata.message_type == "train"
+        ]
+        assert metrics == [{wire.NUM_EXAMPLES, *([wire.TRAIN_LOSS] * (name == "QFedAvg"))}] * 4
 
 
 # FedDRAW

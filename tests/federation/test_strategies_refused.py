@@ -80,7 +80,8 @@ BAD = [
     ("krum", "", "did you mean 'Krum'?"),
     ("fed-median", "", "did you mean 'FedMedian'?"),
     ("xyz", "", "`fedpref strategies` lists them"),
-    ("QFedAvg", "", "'QFedAvg' is not offered. it weighs sites by the training loss"),
+    ("QFedAvg", "q = -0.1", "q is ≥ 0"),
+    ("QFedAvg", "train-loss-key = 'x'", "QFedAvg has no option 'train_loss_key'"),
     ("fedex", "", "'fedex' is not offered"),
     ("feddraw", "eat = 1.0", "feddraw has no option 'eat'. did you mean 'eta'?"),
     ("feddraw", "beta-mx = 1.0", "did you mean 'beta_max'?"),
@@ -216,30 +217,27 @@ def test_sites_without_pairs_are_no_fault_of_a_plain_strategy() -> None:
 MODULE = '''
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAvg
-from fedpref.federation.strategies.base import SiteStrategy, state_of
-from fedpref.federation.wire import keyed_record
+from fedpref.federation.strategies import SiteStrategy
 
 
 class Fails(SiteStrategy):
-    def aggregate_train(self, server_round, replies):
+    def combine(self, round_, updates):
         raise KeyError("oops")
 
 
-class Nothing(SiteStrategy):
+class Nothing(FedAvg):
     def aggregate_train(self, server_round, replies):
         return None, None
 
 
 class FewerKeys(SiteStrategy):
-    def aggregate_train(self, server_round, replies):
-        state = state_of(next(iter(replies)))
-        return keyed_record(dict(list(state.items())[:1])), None
+    def combine(self, round_, updates):
+        return dict(list(updates[0].state.items())[:1]), {}
 
 
 class OtherShape(SiteStrategy):
-    def aggregate_train(self, server_round, replies):
-        state = state_of(next(iter(replies)))
-        return keyed_record({key: value[:1] for key, value in state.items()}), None
+    def combine(self, round_, updates):
+        return {key: value[:1] for key, value in updates[0].state.items()}, {}
 
 
 class Stranger(SiteStrategy):
@@ -247,6 +245,11 @@ class Stranger(SiteStrategy):
         content = RecordDict({"arrays": arrays, "config": config})
         return [Message(content, dst_node_id=999, message_type="train")]
 
+    def combine(self, round_, updates):
+        return {}, {}
+
+
+class KeepsAggregating(SiteStrategy):
     def aggregate_train(self, server_round, replies):
         return None, None
 
@@ -274,8 +277,8 @@ class Raises(SiteStrategy):
     def __init__(self, *, n: int):
         raise RuntimeError("no good")
 
-    def aggregate_train(self, server_round, replies):
-        return None, None
+    def combine(self, round_, updates):
+        return {}, {}
 '''
 
 
@@ -332,6 +335,8 @@ def test_other_options_of_a_third_party(bad_ones: str) -> None:
         made(f"{bad_ones}:Says", "anything = 1")
     with pytest.raises(ConfigError, match=r"needs the option 'n'"):
         made(f"{bad_ones}:Raises")
+    with pytest.raises(ConfigError, match=r"abstract method '?combine"):
+        made(f"{bad_ones}:KeepsAggregating")
     with pytest.raises(ConfigError, match=r"RuntimeError: no good"):
         made(f"{bad_ones}:Raises", "n = 1")
     with pytest.raises(ConfigError, match=r"'broken_one' cannot be imported. ModuleNotFoundError"):

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fake_site import SPEC, FakeWork, make_grid, make_sites, random_state, run_server
+from fake_site import SPEC, FakeWork, make_grid, make_sites, random_state, run_server, trained_of
 from flwr.app import Array, ArrayRecord, Message, RecordDict
 
 from fedpref.adapter_state import (
@@ -17,12 +17,13 @@ from fedpref.adapter_state import (
     AdapterState,
     initial_state,
     load_adapter,
+    pack,
     state_digest,
 )
 from fedpref.errors import AdapterError
 from fedpref.federation import wire
 from fedpref.federation.aggregation import weighted_mean
-from fedpref.federation.difference import apply_difference, encode_difference
+from fedpref.federation.difference import apply_difference, encode_difference, split_name
 from fedpref.federation.quantise import Format, encoded_size
 
 LEAN: tuple[Format, ...] = ("bfloat16", "int8", "int4")
@@ -83,7 +84,7 @@ def by_hand(folder: Path, counts: list[int], rounds: int, format_: Format) -> li
     sites = make_sites(folder, counts)
     current, root, states = initial_state(SPEC, SEED), None, []
     for t in range(rounds + 1):
-        updates = [s.train(t, current, root)[0] for s in sites]  # type: ignore[index]
+        updates = [s.train(t, current, root).state for s in sites]  # type: ignore[union-attr]
         sent = [encode_difference(current, update, SPEC, format_)[1] for update in updates]
         combined = weighted_mean(sent, counts)
         current = encode_difference(current, combined, SPEC, format_)[1]
@@ -127,6 +128,34 @@ def test_an_unchanged_tensor_stays_exact(format_: Format) -> None:
     after[spec.keys[0]] = before[spec.keys[0]]
     _, given = encode_difference(before, after, spec, format_)
     assert np.array_equal(given[spec.keys[0]], before[spec.keys[0]])
+
+
+@pytest.mark.parametrize("format_", ["float32", *LEAN])
+def test_where_no_lora_a_has_moved_only_lora_b_travels(format_: Format) -> None:
+    (a, b), b_size = WIDE.keys, 4 * 1003
+    before = random_state(1, WIDE)
+    after = before | {b: random_state(2, WIDE)[b]}
+    difference, given = encode_difference(before, after, WIDE, format_)
+    assert difference is not None
+    assert difference.name == f"{state_digest(given)}:{state_digest(before)}:B"
+    assert split_name(difference.name) == (state_digest(given), state_digest(before), True)
+    assert difference.payload.size == encoded_size(b_size, format_)
+    assert np.array_equal(given[a], before[a])
+    assert np.array_equal(given[b], after[b]) == (format_ == "float32")
+    message = message_with(difference.name, difference.payload)
+    read = wire.read_states(message, WIDE, format_, {difference.before: before}.get)
+    assert list(read.states) == [state_digest(given)]
+    wire.make_whole(message, difference.before, before, WIDE, format_)
+    ((name, array),) = message[wire.ARRAYS].items()
+    assert name == difference.after
+    assert np.array_equal(array.numpy(), pack(given, WIDE))
+
+
+def test_float32_has_no_difference_where_lora_a_moves() -> None:
+    before, after = random_state(1), random_state(2)
+    difference, given = encode_difference(before, after, SPEC, "float32")
+    assert difference is None
+    assert given is after
 
 
 def test_a_difference_of_a_broken_adapter_is_refused() -> None:
@@ -199,7 +228,7 @@ def test_float32_sends_whole_adapters_and_rounds_nothing(tmp_path: Path) -> None
         assert array.numpy().dtype == np.float32
     twins = make_sites(tmp_path / "x", [3, 1])
     start = initial_state(SPEC, SEED)
-    mean = weighted_mean([t.train(0, start, None)[0] for t in twins], [3, 1])  # type: ignore[index]
+    mean = weighted_mean([t.train(0, start, None).state for t in twins], [3, 1])  # type: ignore[index]
     assert state_digest(adapter(tmp_path, 0)) == state_digest(mean)
 
 
@@ -477,6 +506,6 @@ def test_a_site_whose_training_broke_says_so(tmp_path: Path) -> None:
     sites = make_sites(tmp_path, [3, 1])
     broken = random_state(1)
     broken[SPEC.keys[0]][0, 0] = np.inf
-    sites[1].train = lambda *asked: (broken, 1)  # type: ignore[method-assign]
+    sites[1].train = lambda *asked: trained_of(broken, 1)  # type: ignore[method-assign]
     run(tmp_path, sites, settings(tmp_path, wire="int4", rounds=0, quorum=1))
     assert "NaN or infinity" in records(tmp_path)[0]["refused"]["training"]["site-b"]

@@ -1,20 +1,10 @@
 """The mean of the sites' adapters by their pairs, in which no site has more than a given share."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from flwr.app import ArrayRecord, Message, MetricRecord
-
+from fedpref.adapter_state import AdapterState
 from fedpref.errors import ConfigError
-from fedpref.federation.aggregation import WeightedFold
-from fedpref.federation.strategies.base import (
-    RunFacts,
-    SiteStrategy,
-    pairs_of,
-    several_times,
-    site_of,
-    state_of,
-)
-from fedpref.federation.wire import keyed_record
+from fedpref.federation.strategies import RunFacts, Said, SiteStrategy, SiteUpdate, mean
 
 
 class CappedMean(SiteStrategy):
@@ -36,21 +26,14 @@ class CappedMean(SiteStrategy):
                 key="strategy-options",
             )
 
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+    def combine(self, round_: int, updates: Sequence[SiteUpdate]) -> tuple[AdapterState, Said]:
         """Return the mean and, for the round's record, the weights and the number of capped."""
-        replies = several_times(replies)
-        counts = [pairs_of(reply) for reply in replies]
-        if not counts:
-            return None, None
+        counts = [update.pairs for update in updates]
         # If some sites are missing, the cap may have to give way to equal shares.
         weights = capped_shares(counts, max(self.cap, 1 / len(counts)))
-        fold = WeightedFold()
-        for reply, weight in zip(replies, weights, strict=True):
-            fold.add(state_of(reply), weight, site=site_of(reply))
+        state, said = mean(updates, weights)
         capped = sum(w < c / sum(counts) for w, c in zip(weights, counts, strict=True))
-        return keyed_record(fold.mean()), MetricRecord({"weights": weights, "capped": capped})
+        return state, {**said, "capped": capped}
 
 
 def capped_shares(counts: Sequence[int], cap: float) -> list[float]:

@@ -4,7 +4,8 @@
 run, `memory` carries it over a resume. Flower's own are in `flower`.
 """
 
-from fedpref.federation.strategies.base import RunFacts, SiteStrategy
+from fedpref.federation.spool import SiteUpdate
+from fedpref.federation.strategies.base import RunFacts, Said, SiteStrategy, mean
 from fedpref.federation.strategies.build import check_enough_sites, make_strategy, ready_strategy
 from fedpref.federation.strategies.catalogue import LOCAL, NAMED
 from fedpref.federation.strategies.memory import StrategyMemory
@@ -13,9 +14,12 @@ __all__ = [
     "LOCAL",
     "NAMED",
     "RunFacts",
+    "Said",
     "SiteStrategy",
+    "SiteUpdate",
     "StrategyMemory",
     "check_enough_sites",
     "make_strategy",
+    "mean",
     "ready_strategy",
 ]

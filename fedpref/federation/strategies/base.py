@@ -8,7 +8,8 @@ A strategy is a Flower `Strategy`. These are optional, and looked up by name on 
 `save_state()`, `load_state(state)`   what is kept, as named numpy arrays: it survives a resume
 """
 
-from collections.abc import Iterable
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -16,16 +17,11 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from fedpref.adapter_state import AdapterSpec, AdapterState
-from fedpref.federation.wire import (
-    ARRAYS,
-    CONFIG,
-    METRICS,
-    NUM_EXAMPLES,
-    SITE,
-    config_of,
-    read_keyed,
-    text,
-)
+from fedpref.federation import wire
+from fedpref.federation.aggregation import weighted_mean
+from fedpref.federation.spool import SiteUpdate
+
+Said = Mapping[str, int | float | list[float]]
 
 
 @dataclass(frozen=True)
@@ -44,13 +40,19 @@ class RunFacts:
 class SiteStrategy(Strategy):
     """A strategy in which all sites of a round train alike; a subclass combines their updates.
 
-    `aggregate_train` gets the updates in the order of the sites' names and may go through them
-    more than once: each is read from disk when it is asked for. What it returns as metrics stands
-    in the round's record: a list "weights" with one number an update, and anything else.
+    The round loop calls `combine`, with updates that stay on disk until a tensor is looked at.
     """
 
     stateless = True
     sites_needed = 1
+
+    @abstractmethod
+    def combine(self, round_: int, updates: Sequence[SiteUpdate]) -> tuple[AdapterState, Said]:
+        """Return the next global adapter and what is to stand in the round's record.
+
+        `updates` are one or more, in the order of the sites' names; rounds count from 0. What is
+        said of the round is a list "weights" with one number an update, and anything else.
+        """
 
     def prepare(self, facts: RunFacts) -> None:
         """Take what is needed of the run; here nothing. May raise ConfigError."""
@@ -64,11 +66,21 @@ class SiteStrategy(Strategy):
     ) -> Iterable[Message]:
         """Return one train message for every node of `grid`; `server_round` counts from 1."""
         fields = ConfigRecord({**dict(config), **self.train_settings()})
-        content = RecordDict({ARRAYS: arrays, CONFIG: fields})
+        content = RecordDict({wire.ARRAYS: arrays, wire.CONFIG: fields})
         return [
             Message(content, dst_node_id=node, message_type="train", group_id=str(server_round))
             for node in grid.get_node_ids()
         ]
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Combine replies that hold one array a key, as Flower's own loop has them."""
+        updates = [_update_of(reply) for reply in replies]
+        if not updates:
+            return None, None
+        state, said = self.combine(server_round - 1, updates)
+        return wire.keyed_record(state), MetricRecord(dict(said))
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -86,23 +98,17 @@ class SiteStrategy(Strategy):
         """Log nothing: the run prints its whole configuration."""
 
 
-def state_of(reply: Message) -> AdapterState:
-    """Return the adapter of an update, keys sorted."""
-    return read_keyed(reply.content.array_records[ARRAYS])
+def mean(updates: Sequence[SiteUpdate], weights: Sequence[float]) -> tuple[AdapterState, Said]:
+    """Return Σ w_k·phi_k / Σ w_k and, to be said, the weights w_k / Σ w_k."""
+    state = weighted_mean(
+        [update.state for update in updates], weights, sites=[update.site for update in updates]
+    )
+    total = sum(weights)
+    return state, {"weights": [weight / total for weight in weights]}
 
 
-def pairs_of(reply: Message) -> int:
-    """Return the distinct pairs that an update was trained on, > 0."""
-    count = reply.content.metric_records[METRICS][NUM_EXAMPLES]
-    assert isinstance(count, int)
-    return count
-
-
-def site_of(reply: Message) -> str:
-    """Return the name of the site that an update is from."""
-    return text(config_of(reply), SITE)
-
-
-def several_times(replies: Iterable[Message]) -> Iterable[Message]:
-    """Return `replies` as something that can be gone through again."""
-    return list(replies) if iter(replies) is replies else replies
+def _update_of(reply: Message) -> SiteUpdate:
+    pairs = reply.content.metric_records[wire.METRICS][wire.NUM_EXAMPLES]
+    assert isinstance(pairs, int)
+    state = wire.read_keyed(reply.content.array_records[wire.ARRAYS])
+    return SiteUpdate(wire.text(wire.config_of(reply), wire.SITE), pairs, state)

@@ -107,12 +107,15 @@ NAMED: Final[Mapping[str, Named]] = {
     "FedYogi": Named(
         flower.FedYogi, "Yogi on the mean of the sites' differences", "Flower; arXiv:2003.00295"
     ),
+    "QFedAvg": Named(
+        flower.QFedAvg,
+        "a step in which sites with a high training loss lead",
+        "Flower; arXiv:1905.10497",
+    ),
 }
 
 # Known by name, and why they cannot be had.
 LEFT_OUT: Final[Mapping[str, str]] = {
-    "QFedAvg": "it weighs sites by the training loss of the global adapter, which no site sends, "
-    "and takes a difference of adapters for a step of plain gradient descent, which AdamW's is not",
     "fedex": "policy and reference would have to serve a frozen residual beside the adapter",
 }
 

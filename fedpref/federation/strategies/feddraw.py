@@ -1,32 +1,27 @@
 """FedDRAW: weights by size, then by similarity, at last equal (arXiv:2609.05223; DESIGN 1.12)."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.serverapp import Grid
+from numpy.typing import NDArray
 
 from fedpref.adapter_state import AdapterState
 from fedpref.errors import RoundError
-from fedpref.federation.aggregation import FedDrawOptions, WeightedFold, feddraw_trace
+from fedpref.federation.aggregation import FedDrawOptions, feddraw_trace
 from fedpref.federation.aggregation.feddraw import BETA_MAX, ETA, KAPPA, Ablation, Similarity
 from fedpref.federation.aggregation.layers import last_block, lora_layers
-from fedpref.federation.strategies.base import (
-    RunFacts,
-    SiteStrategy,
-    pairs_of,
-    several_times,
-    site_of,
-    state_of,
-)
-from fedpref.federation.wire import ARRAYS, keyed_record, read_keyed
+from fedpref.federation.spool import SiteUpdate
+from fedpref.federation.strategies.base import RunFacts, Said, SiteStrategy, mean
+from fedpref.federation.wire import read_keyed
 
 
 class FedDraw(SiteStrategy):
     """phi(t) = Σ_k w_k·phi_k(t), with the weights of `aggregation.feddraw_weights`.
 
-    The updates are read twice: for the weights only the compared layers of all sites are held (with
-    `whole_model` everything), for the mean one update at a time. The metrics carry γ, β and, in the
-    order of the replies, sizes, similarities, reputations and weights.
+    For the weights only the compared layers are read. Said are γ, β and, in the order of the
+    updates, sizes, similarities, reputations and weights.
     """
 
     def __init__(
@@ -57,43 +52,31 @@ class FedDraw(SiteStrategy):
         self._previous = {key: previous[key] for layer in compared for key in (layer.a, layer.b)}
         return super().configure_train(server_round, arrays, config, grid)
 
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Return the weighted mean and the trace, or (None, None) if there is no reply."""
+    def combine(self, round_: int, updates: Sequence[SiteUpdate]) -> tuple[AdapterState, Said]:
+        """Return the weighted mean and the trace."""
         if self._last_round is None or not self._previous:
             raise RoundError("feddraw was not told of the run or of the round's adapter")
-        replies = several_times(replies)
-        states: list[AdapterState] = []
-        counts: list[int] = []
-        sites: list[str] = []
-        for reply in replies:
-            arrays = reply.content.array_records[ARRAYS]
-            states.append({key: arrays[key].numpy() for key in self._previous})
-            counts.append(pairs_of(reply))
-            sites.append(site_of(reply))
-        if not states:
-            return None, None
         trace = feddraw_trace(
-            states,
+            [self._compared(update) for update in updates],
             self._previous,
-            counts,
-            round=server_round - 1,
+            [update.pairs for update in updates],
+            round=round_,
             last_round=self._last_round,
             options=self.options,
-            sites=sites,
+            sites=[update.site for update in updates],
         )
-        fold = WeightedFold()
-        for reply, weight in zip(replies, trace.weights, strict=True):
-            fold.add(state_of(reply), weight, site=site_of(reply))
-        return keyed_record(fold.mean()), MetricRecord(
-            {
-                "gamma": trace.gamma,
-                "beta": trace.beta,
-                "sizes": list(trace.sizes),
-                # Every update was trained on pairs, so that no site lacks one of these.
-                "similarities": [value for value in trace.similarities if value is not None],
-                "reputations": [value for value in trace.reputations if value is not None],
-                "weights": list(trace.weights),
-            }
-        )
+        state, _ = mean(updates, trace.weights)
+        return state, {
+            "gamma": trace.gamma,
+            "beta": trace.beta,
+            "sizes": list(trace.sizes),
+            # Every update was trained on pairs, so that no site lacks one of these.
+            "similarities": [value for value in trace.similarities if value is not None],
+            "reputations": [value for value in trace.reputations if value is not None],
+            "weights": list(trace.weights),
+        }
+
+    def _compared(self, update: SiteUpdate) -> Mapping[str, NDArray[np.float32]]:
+        if self.options.whole_model:
+            return update.state  # too much to be held for every site
+        return {key: update.state[key] for key in self._previous}

@@ -12,9 +12,11 @@ from typing import Any, Final
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp import strategy as flower
+from flwr.serverapp.strategy.fedopt import FedOpt
 from numpy.typing import NDArray
 
-from fedpref.federation.wire import ARRAYS, CONFIG, NUM_EXAMPLES
+from fedpref.federation.wire import ARRAYS, CONFIG, METRICS, NUM_EXAMPLES, TRAIN_LOSS
+from fedpref.training.adjustment import REPORT_LOSS
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -152,11 +154,23 @@ class FedAvgM(flower.FedAvgM):
         self.momentum_vector = [state[name] for name in sorted(state)] or None
 
 
-class _Moments:
-    """Carries m_t and v_t of Flower's adaptive strategies over a resume."""
+class _Adaptive(FedOpt):
+    """What FedAdam and FedYogi share: their options, and m_t and v_t over a resume."""
 
-    m_t: Arrays | None
-    v_t: Arrays | None
+    def __init__(
+        self, *, eta: float = 0.01, beta_1: float = 0.9, beta_2: float = 0.99, tau: float = 1e-3
+    ) -> None:
+        _require("eta is above 0", eta > 0)
+        _require("beta_1 and beta_2 lie in 0…1, 1 left out", 0 <= beta_1 < 1 and 0 <= beta_2 < 1)
+        _require("tau is above 0", tau > 0)
+        super().__init__(
+            **EVERYONE,
+            train_metrics_aggr_fn=pair_shares,
+            eta=eta,
+            beta_1=beta_1,
+            beta_2=beta_2,
+            tau=tau,
+        )
 
     def save_state(self) -> Arrays:
         """Return both moments; nothing before the first aggregation."""
@@ -177,41 +191,45 @@ class _Moments:
             setattr(self, name, own or None)
 
 
-def _check_adaptive(eta: float, beta_1: float, beta_2: float, tau: float) -> None:
-    _require("eta is above 0", eta > 0)
-    _require("beta_1 and beta_2 lie in 0…1, 1 left out", 0 <= beta_1 < 1 and 0 <= beta_2 < 1)
-    _require("tau is above 0", tau > 0)
-
-
-class FedAdam(_Moments, flower.FedAdam):
+class FedAdam(_Adaptive, flower.FedAdam):
     """Adam on the server; the mean of the sites' differences is its gradient."""
 
-    def __init__(
-        self, *, eta: float = 0.1, beta_1: float = 0.9, beta_2: float = 0.99, tau: float = 1e-3
-    ) -> None:
-        _check_adaptive(eta, beta_1, beta_2, tau)
-        super().__init__(
-            **EVERYONE,
-            train_metrics_aggr_fn=pair_shares,
-            eta=eta,
-            beta_1=beta_1,
-            beta_2=beta_2,
-            tau=tau,
-        )
 
-
-class FedYogi(_Moments, flower.FedYogi):
+class FedYogi(_Adaptive, flower.FedYogi):
     """Yogi on the server: as FedAdam, with a second moment that grows more slowly."""
 
-    def __init__(
-        self, *, eta: float = 0.01, beta_1: float = 0.9, beta_2: float = 0.99, tau: float = 1e-3
-    ) -> None:
-        _check_adaptive(eta, beta_1, beta_2, tau)
+
+class QFedAvg(flower.QFedAvg):
+    """q-FedAvg: sites with a high loss lead, the more so the higher `q`; pair counts do not count.
+
+    Sites send the mean loss of their training. What Flower calls the clients' learning rate is a
+    scale here: a site's step is damped by 1 + q·‖w_k − w‖²/(client_learning_rate·F_k).
+    """
+
+    stateless = True
+
+    def __init__(self, *, q: float = 0.1, client_learning_rate: float = 1.0) -> None:
+        _require("q is ≥ 0", q >= 0)
+        _require("client_learning_rate is above 0", client_learning_rate > 0)
         super().__init__(
             **EVERYONE,
-            train_metrics_aggr_fn=pair_shares,
-            eta=eta,
-            beta_1=beta_1,
-            beta_2=beta_2,
-            tau=tau,
+            train_metrics_aggr_fn=self._shares,
+            train_loss_key=TRAIN_LOSS,
+            client_learning_rate=client_learning_rate,
+            q=q,
         )
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Ask for the training loss as well."""
+        config[REPORT_LOSS] = True
+        return super().configure_train(server_round, arrays, config, grid)
+
+    def _shares(self, contents: list[RecordDict], weighted_by_key: str) -> MetricRecord:
+        """Return the losses F_k, and F_k^q / Σ F_j^q: the sites' shares in the step's direction."""
+        losses = [float(content.metric_records[METRICS][TRAIN_LOSS]) for content in contents]  # type: ignore[arg-type]
+        # Flower adds the same to a loss, which may be 0.
+        powers = [(loss + 1e-10) ** self.q for loss in losses]
+        weights = [power / math.fsum(powers) for power in powers]
+        return MetricRecord({"weights": weights, "train_losses": losses})
