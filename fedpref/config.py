@@ -26,6 +26,7 @@ _NOT_IN_DIGEST = frozenset(
         "runs-dir",
         "run-id",
         "resume",
+        "effect",
         "model.path",
         "ontology",
         "min-sites",
@@ -125,7 +126,9 @@ class RunConfig(Settings):
 
     `strategy` is a name that `fedpref strategies` lists or the dotted path of a class, with keyword
     arguments in `strategy_options`. Whether they exist is checked where the run starts
-    (`federation.strategies.make_strategy`): sites read this too, and import no strategy.
+    (`federation.strategies.make_strategy`): sites read this too, and import no strategy. With
+    `effect = "A - B"` nothing is trained: the sites are asked for the effect between finished runs
+    (`federation.effect_runs.read_arms`).
     """
 
     federation: str = Field(default="demo", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
@@ -133,6 +136,7 @@ class RunConfig(Settings):
     runs_dir: str = Field(default="runs", min_length=1)
     run_id: str = Field(default="", pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]*)?$")
     resume: str = ""
+    effect: str = ""
     seed: int = Field(default=20260713, ge=0, lt=2**63)
     rounds: int = Field(default=3, ge=0)
     ontology: str = ""

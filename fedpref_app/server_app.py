@@ -8,6 +8,7 @@ from fedpref.config import RunConfig, load_config
 from fedpref.federation.alone import each_alone
 from fedpref.federation.checkpoint import RunDirectory
 from fedpref.federation.cohort import Cohort, join, known_to_coordinator
+from fedpref.federation.effect import measure_effect
 from fedpref.federation.handshake import Agreement, agree
 from fedpref.federation.progress import say
 from fedpref.federation.rounds import Rounds
@@ -21,6 +22,9 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Run the federation of the run config; any failure raises, so that Flower sees it."""
     config = load_config(context.run_config)
+    if config.effect:  # of runs that are over
+        measure_effect(grid, config)
+        return
     make_strategy(config)  # what is wrong with it shows before a site is asked anything
     run = RunDirectory.open(config)
     say(f"run {run.path}\n{config.tree()}\n└── digest {config.digest}")

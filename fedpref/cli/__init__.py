@@ -15,6 +15,7 @@ from fedpref.cli import (
     compare,
     contrast,
     data,
+    effect,
     locked_test,
     pairs,
     partition,
@@ -51,6 +52,7 @@ app.command("run")(run.run)
 app.command("strategies")(strategies.strategies)
 app.command("summary")(summary.summary)
 app.command("compare")(compare.compare)
+app.command("effect")(effect.effect)
 app.command("ranks")(ranks.ranks)
 app.command("report")(report.report)
 app.command("test")(locked_test.locked_test)

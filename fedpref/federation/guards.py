@@ -110,9 +110,15 @@ def site_error(reply: Message) -> str:
     message = wire.text(wire.config_of(reply), wire.ERROR)
     if not _CODED.match(message):
         return "the site failed without a coded message"
-    # A site could write anything; a log line stays a line of printable characters.
-    lines = ["".join(c for c in line if c.isprintable()) for line in message.splitlines()]
-    return "\n".join(lines)[:_ERROR_LIMIT]
+    return "\n".join(printable(line) for line in message.splitlines())[:_ERROR_LIMIT]
+
+
+def printable(text: str) -> str:
+    """Return the printable part of a text that a site wrote, of bounded length.
+
+    A site could write anything; a log line stays a line.
+    """
+    return "".join(c for c in text if c.isprintable())[:_ERROR_LIMIT]
 
 
 def check_update(reply: Message, expected: Expectation) -> Update:
