@@ -15,11 +15,9 @@ from fedpref.cli.sites import JsonOption
 from fedpref.errors import DataError
 from fedpref.experiment.partitions import ALPHA, ranking
 from fedpref.report.comparison import arm_title
+from fedpref.report.partitions import Ranking, p_value, reads_of_few
 from fedpref.report.result import Comparison, load_comparison
 from fedpref.report.text import percent
-
-# Demšar (JMLR 7, 2006): the chi-square approximation is good above both.
-_ENOUGH_PARTITIONS, _ENOUGH_ARMS = 10, 5
 
 Loaded = Mapping[Path, Comparison]
 
@@ -152,17 +150,13 @@ def print_tests(shown: Mapping[str, Any], console: Console) -> None:
     if shown["degenerate"]:
         console.print(f"no tests: {shown['degenerate']}", style="yellow", markup=False)
         return
-    friedman, arms = shown["friedman"], len(shown["average_ranks"])
+    friedman = shown["friedman"]
     console.print(
         f"Friedman ({_said(shown)}): chi-square {friedman['statistic']:.2f}, {friedman['degrees']} "
-        f"degrees of freedom, p {_p(friedman['p_value'])}"
+        f"degrees of freedom, p {p_value(friedman['p_value'])}"
     )
-    if shown["ranked_partitions"] <= _ENOUGH_PARTITIONS or arms <= _ENOUGH_ARMS:
-        console.print(
-            f"p-values are approximate; they are good above {_ENOUGH_PARTITIONS} partitions and "
-            f"{_ENOUGH_ARMS} arms",
-            style="dim",
-        )
+    for said in reads_of_few(Ranking.model_validate_json(json.dumps(shown))):
+        console.print(said, style="dim")
     console.print(_pairs_table(shown))
     if friedman["p_value"] >= ALPHA:
         console.print(
@@ -217,11 +211,7 @@ def _pairs_table(shown: Mapping[str, Any]) -> Table:
             escape(arm_title(ahead)),
             escape(arm_title(behind)),
             f"{abs(pair['difference']):.2f}",
-            _p(pair["p_value"]),
+            p_value(pair["p_value"]),
             "yes" if claimed and pair["p_value"] < ALPHA else "no",
         )
     return table
-
-
-def _p(value: float) -> str:
-    return "<0.0001" if value < 0.00005 else f"{value:.4f}"

@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import friedmanchisquare, rankdata, studentized_range
+from scipy.stats import chi2, friedmanchisquare, rankdata, studentized_range
 
 Floats = NDArray[np.float64]
 
@@ -24,11 +24,16 @@ _SAME: Final = 1e-12
 
 @dataclass(frozen=True)
 class Friedman:
-    """The statistic, corrected for ties, its chi-square degrees of freedom, and the p-value."""
+    """The statistic, corrected for ties, its chi-square degrees of freedom, and the p-value.
+
+    `least_p` is the p-value if the ranks were the same in every partition: of so few partitions and
+    strategies no result has a lower one.
+    """
 
     statistic: float
     degrees: int
     p_value: float
+    least_p: float
 
 
 @dataclass(frozen=True)
@@ -149,8 +154,11 @@ def _no_test(partitions: int, ranked: Floats) -> str | None:
 
 
 def _friedman(ranked: Floats) -> Friedman:
+    partitions, strategies = ranked.shape
     found = friedmanchisquare(*ranked.T)
-    return Friedman(float(found.statistic), ranked.shape[1] - 1, float(found.pvalue))
+    # The statistic is N(k − 1) times Kendall's W, which is 1 at most.
+    least = float(chi2.sf(partitions * (strategies - 1), strategies - 1))
+    return Friedman(float(found.statistic), strategies - 1, float(found.pvalue), least)
 
 
 def _nemenyi(ranked: Floats, alpha: float) -> Nemenyi:

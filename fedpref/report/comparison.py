@@ -69,6 +69,11 @@ MEASURE_NOTE: Final = (
     "one was predicted."
 )
 
+SPREAD_NOTE: Final = (
+    "Spread over sites: the standard deviation of the sites' F1, divided by their number, taken "
+    "per seed and then averaged. MB a run: both directions, 10⁶ bytes."
+)
+
 
 def arm_title(name: ArmName) -> str:
     """Return how an arm is called in tables; a strategy as it was named."""
@@ -131,7 +136,9 @@ def effect_sentence(effect: ArmDifference, where: str) -> str:
 
 
 def headline_table(result: Comparison) -> Table:
-    """Return one row an arm at the selected round (the shape of Table 1)."""
+    """Return one row an arm at the selected round (the shape of Table 1), or one a strategy."""
+    if result.of_strategies:
+        return _strategies_table(result)
     return Table(
         name="headline",
         title=f"Development performance at round {result.selected_round}",
@@ -141,6 +148,41 @@ def headline_table(result: Comparison) -> Table:
             *(Column(key, title, SPREAD) for key, title in _HEADLINE),
         ),
         rows=_rows(result, [name for name, _ in _HEADLINE]),
+    )
+
+
+def _strategies_table(result: Comparison) -> Table:
+    names = ("client_mean", "worst_site", "site_spread", "preference_accuracy")
+    titles = {**dict(_HEADLINE), "site_spread": "Spread over sites"}
+    at, runs = result.selected_round, len(result.seeds)
+    same = {True: "the same", False: "others", None: "not recorded"}
+    rows = [
+        (
+            arm_title(name),
+            *(spread(arm.rounds[at], score) for score in names),
+            (arm.bytes.down + arm.bytes.up) / runs,
+            same[arm.strategy.same_roots if arm.strategy else None],
+        )
+        for name, arm in result.arms.items()
+    ]
+    first = arm_title(result.arm_names[0])
+    return Table(
+        name="headline",
+        title=f"Strategies after the last round, {at}",
+        caption=f"Loc+dis micro-F1 and preference accuracy. {seeds_note(result)}",
+        columns=(
+            Column("system", "Strategy", TEXT),
+            *(Column(name, titles[name], SPREAD) for name in names),
+            Column("bytes", "MB a run", MEGABYTES),
+            Column("roots", "Site roots", TEXT),
+        ),
+        rows=tuple(rows),
+        notes=(
+            SPREAD_NOTE,
+            "The last round is compared, whatever the scores are. Site roots: whether the sites "
+            f"began with the very adapters of {first}, by their hashes.",
+            "One partition: whether the order of the strategies recurs on others is not tested.",
+        ),
     )
 
 

@@ -13,6 +13,8 @@ from fedpref.report.contrast import contrast_tables, load_contrast
 from fedpref.report.figures import Picture
 from fedpref.report.locked_test import load_locked_test, locked_test_tables
 from fedpref.report.page import Page, comparison_page, leaves_tables, render, run_page
+from fedpref.report.partitions import load_partitions, partitions_tables
+from fedpref.report.partitions_page import partitions_figures, partitions_page
 from fedpref.report.plain import run_said, run_tables
 from fedpref.report.result import Comparison, load_result
 from fedpref.report.summary import comparison_summary
@@ -60,6 +62,11 @@ def write_report(run_dir: Path) -> tuple[Path, ...]:
 def _built(
     run_dir: Path,
 ) -> tuple[Page, dict[str, Table], dict[str, Picture], dict[str, Any] | None]:
+    if found := load_partitions(run_dir):
+        tables = partitions_tables(*found)
+        drawn = partitions_figures(found[0])
+        pictures = {picture.name: picture for picture in drawn}
+        return partitions_page(found[0], tables, drawn), tables, pictures, None
     result = load_result(run_dir)
     contrast = load_contrast(run_dir)
     common = leaves_tables() | (contrast_tables(contrast) if contrast else {})

@@ -124,7 +124,7 @@ def test_tables_say_the_same(tmp_path: Path) -> None:
     assert "Synthetic" in text
     assert "71.00 (1)" in text
     assert "50.00 (2.5)" in text
-    assert "chi-square 8.32, 2 degrees of freedom, p 0.0156" in text
+    assert "Friedman (client mean): chi-square 8.32, 2 degrees of freedom, p 0.0156" in text
     assert "critical difference 1.48" in text
     assert "approximate" in text
     [line] = [line for line in text.splitlines() if "1.70" in line]
