@@ -120,14 +120,17 @@ def compare(
         # What is wrong with it is said before Flower starts.
         collected(problems, lambda: make_strategy(config))
         arms = collected(problems, lambda: matched_arms(config))
-    if config is not None and chosen is not None:
-        collected(problems, lambda: check_seeds(config, chosen))
+    if config is not None:
+        for place in folders or [DEMO]:
+            collected(problems, partial(check_places, _over(config, place)))
+        if chosen is not None:
+            collected(problems, partial(check_seeds, config, chosen))
     raise_all(problems)
     assert config is not None
     assert chosen is not None
     assert arms is not None
     run_comparison(
-        [config.model_copy(update={"sites": str(f)}) for f in folders or _demo(partitions)],
+        [_over(config, place) for place in folders or _demo(partitions)],
         chosen,
         arms,
         into=into,
@@ -157,6 +160,10 @@ def demo(
         verbose=verbose,
         as_json=False,
     )
+
+
+def _over(config: RunConfig, sites: Path | str) -> RunConfig:
+    return config.model_copy(update={"sites": str(sites)})
 
 
 def _folders(values: Mapping[str, Scalar], sites: Sequence[Path], partitions: int) -> list[Path]:
@@ -210,10 +217,6 @@ def run_comparison(
     """
     notes = Console(stderr=True, highlight=False) if as_json else console
     federation = simulation(app / "federation.toml", machine)
-    problems: list[FedPrefError] = []
-    for one in configs:
-        collected(problems, partial(check_places, one))
-    raise_all(problems)
     config, model = configs[0], model_identity(configs[0])
     places = [Path(one.sites) for one in configs]
     name = experiment_id(config, seeds, arms=arms, model=model, folders=places)
