@@ -121,7 +121,7 @@ def compare(
         collected(problems, lambda: make_strategy(config))
         arms = collected(problems, lambda: matched_arms(config))
     if config is not None:
-        for place in folders or [DEMO]:
+        for place in folders or [Path(DEMO)]:
             collected(problems, partial(check_places, _over(config, place)))
         if chosen is not None:
             collected(problems, partial(check_seeds, config, chosen))
