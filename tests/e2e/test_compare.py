@@ -152,3 +152,34 @@ def test_a_killed_comparison_goes_on_to_the_same_result(
     assert result.returncode == 0, result.stderr[-4000:]
     assert scores(json.loads(result.stdout)) == scores(compared)
     assert left_behind(tmp_path) == []
+
+
+@pytest.mark.long
+def test_strategies_over_two_partitions(made: Path, tmp_path: Path) -> None:
+    write_demo_sites(tmp_path / "other", settings=SETTINGS, seed=20260813)
+    for extra in range(3, 7):
+        shutil.rmtree(tmp_path / "other" / f"site-{extra}")
+    add_pairs(tmp_path / "other")
+    shutil.copytree(made, tmp_path / "sites")
+    arguments = ["--strategies", "uniform,feddraw(eta=2,similarity=factors),ffa"]
+    arguments += ["--sites", str(tmp_path / "sites"), "--sites", str(tmp_path / "other")]
+    result = run(tmp_path, "compare", *arguments)
+    assert result.returncode == 0, result.stderr[-4000:]
+    found = json.loads(result.stdout)
+    names = ["uniform", "feddraw(eta=2,similarity=factors)", "ffa"]
+    assert list(found["arms"]) == names
+    assert found["rankings"]["client_mean"]["ranked_partitions"] == 2
+    for part in found["partitions"]:
+        comparison = json.loads((tmp_path / "x" / part["path"] / "comparison.json").read_text())
+        arms = comparison["arms"]
+        assert [arms[name]["strategy"]["same_roots"] for name in names] == [True, True, False]
+        # FedDRAW's last round is uniform by its schedule.
+        assert set(arms[names[1]]["weights"][-1].values()) == {0.5}
+        roots = Path(part["sites"]) / "site-1" / "state" / "demo" / "roots"
+        assert len([path for path in roots.iterdir() if path.is_dir()]) == 2  # ffa has its own
+    assert (tmp_path / "x" / "report" / "report.html").exists()
+    before = {p: p.stat().st_mtime_ns for p in (tmp_path / "x").rglob("rounds.jsonl")}
+    again = run(tmp_path, "compare", *arguments)
+    assert json.loads(again.stdout) == found
+    assert {p: p.stat().st_mtime_ns for p in (tmp_path / "x").rglob("rounds.jsonl")} == before
+    assert left_behind(tmp_path) == []
