@@ -110,7 +110,10 @@ def comparison_page(
             ("Sites", str(len(result.sites))),
             ("Seeds", str(len(result.seeds))),
             ("Rounds", f"0 to {result.rounds}"),
-            ("Selected round", str(result.selected_round)),
+            (
+                "Compared round" if result.of_strategies else "Selected round",
+                str(result.selected_round),
+            ),
             ("Configuration", result.digest[:12]),
         ),
         synthetic=result.synthetic,
