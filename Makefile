@@ -10,11 +10,12 @@ PYTHON ?= python3
 FEDPREF_TORCH_INDEX ?=
 export FEDPREF_TORCH_INDEX
 
-.PHONY: help demo test test-all lint install clean
+.PHONY: help demo smollm2 test test-all lint install clean
 
 help:
 	@echo "make demo      install, run the three arms on bundled synthetic data, show the result"
 	@echo "make test      install, lint, type-check, run the tests (make test-all: the long ones too)"
+	@echo "make smollm2   fetch a model of 135 million parameters for benchmarks (about a minute)"
 	@echo "make clean     remove the environment and everything that runs left here"
 
 $(INSTALLED): pyproject.toml scripts/install.sh
@@ -25,6 +26,9 @@ install: $(INSTALLED)
 
 demo: $(INSTALLED)
 	@$(BIN)/fedpref demo
+
+smollm2: $(INSTALLED)
+	@$(BIN)/python benchmarks/smollm2.py
 
 lint: $(INSTALLED)
 	@$(BIN)/ruff check .
