@@ -91,7 +91,15 @@ class LoraSettings(Settings):
 
 
 class TrainingSettings(Settings):
-    """How a site trains; one epoch a round, batch 1, `accumulation` pairs an optimiser step."""
+    """How a site trains; one epoch a round, `accumulation` pairs an optimiser step.
+
+    The engine "tree" computes what the pairs of a step share once, in trees of at most
+    `max_tree_tokens`; "trl" is TRL's own forward, pair by pair. Both give the same numbers but for
+    rounding.
+    """
+
+    engine: Literal["tree", "trl"] = "tree"
+    max_tree_tokens: int = Field(default=4096, ge=1)
 
     sft_learning_rate: float = Field(default=2e-3, gt=0)
     dpo_learning_rate: float = Field(default=2e-4, gt=0)

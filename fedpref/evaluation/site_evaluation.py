@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fedpref.adapter_state import AdapterSpec, AdapterState
-from fedpref.config import EvaluationSettings
+from fedpref.config import EvaluationSettings, TrainingSettings
 from fedpref.data import Annotation, Report, SiteDirectory
 from fedpref.evaluation.extraction import extract
 from fedpref.evaluation.metrics import EvaluationCounts, pooled, report_counts
@@ -26,11 +26,13 @@ def evaluate_site(
     prompt_style: PromptStyle,
     ontology: Ontology = ONTOLOGY,
     settings: EvaluationSettings,
+    training: TrainingSettings,
     predictions: Path,
     split: str = "dev",
 ) -> EvaluationCounts:
     """Return the counts of an adapter on the reports of a split and on held-out `pairs`.
 
+    The pairs' log-probs are computed as `training` computes them.
     The answers are written to `predictions`, one row a report, as a whole or not at all. The file
     belongs in the site's state folder and never leaves it.
     """
@@ -45,9 +47,7 @@ def evaluate_site(
         settings=settings,
     )
     write_predictions(predictions, rows)
-    # A pair is two sequences.
-    size = max(1, settings.batch_size // 2)
-    preferred = preference_counts(base, spec, state, pairs, batch_size=size)
+    preferred = preference_counts(base, spec, state, pairs, training)
     return pooled(row.counts for row in rows) + preferred
 
 
@@ -93,14 +93,13 @@ def preference_counts(
     spec: AdapterSpec,
     state: AdapterState,
     pairs: Sequence[EncodedPair],
-    *,
-    batch_size: int = 1,
+    training: TrainingSettings,
 ) -> EvaluationCounts:
     """Return how many of the pairs have log π(chosen|x) > log π(rejected|x), over whole responses.
 
     A tie is not preferred.
     """
-    logps = sequence_logps(base, spec, state, pairs, batch_size=batch_size)
+    logps = sequence_logps(base, spec, state, pairs, training)
     # By pair, not by pair id: two reports of the same text share an id and count twice.
     both = [logps[pair.pair_id] for pair in pairs]
     return EvaluationCounts(

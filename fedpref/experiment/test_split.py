@@ -83,6 +83,7 @@ def _answers(
             prompt_style=job.config.prompt.style,
             ontology=site.ontology,
             settings=job.config.evaluation,
+            training=job.config.training,
             predictions=path,
             split="test",
         )

@@ -110,7 +110,12 @@ class LocalSite:
         if root is None:
             raise TrainingError(f"round {round_} needs the root of round 0 as its reference")
         reference = reference_logps(
-            self.base, self.spec, root, self._train, self.state_dir / "references"
+            self.base,
+            self.spec,
+            root,
+            self._train,
+            self.config.training,
+            self.state_dir / "references",
         )
         return train_dpo(
             self.base,
@@ -141,6 +146,7 @@ class LocalSite:
             prompt_style=self.config.prompt.style,
             ontology=self.ontology,
             settings=self.config.evaluation,
+            training=self.config.training,
             predictions=predictions_path(
                 self.state_dir, self.config, round_, state_digest(adapter)
             ),

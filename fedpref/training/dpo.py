@@ -2,12 +2,14 @@
 
 Loss of a pair: -log sigmoid(beta·[(log π(c) − log π_ref(c)) − (log π(r) − log π_ref(r))]), each
 log-prob summed over response tokens; of a step: the mean over the pairs of its accumulation group.
-The reference log-probs are given: no reference model or adapter exists here.
+The reference log-probs are given: no reference model or adapter exists here. On the tree engine a
+group's pairs share what their prompts and responses have in common (see `preference_tree`).
 """
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import torch
 from datasets import Dataset
 from transformers import PreTrainedModel
 from trl.trainer.dpo_config import DPOConfig
@@ -19,6 +21,7 @@ from fedpref.training.adapter import lora_config
 from fedpref.training.adjustment import AS_USUAL, Adjustment
 from fedpref.training.base_model import BaseModel
 from fedpref.training.encoding import EncodedPair
+from fedpref.training.preference_tree import TreeLimits, pair_sequences, trees_of
 from fedpref.training.trained import Trained
 from fedpref.training.trainer import (
     PhaseMixin,
@@ -27,13 +30,15 @@ from fedpref.training.trainer import (
     run_phase,
     training_arguments,
 )
+from fedpref.training.tree_forward import tree_limits, use_block_attention, uses_trees
+from fedpref.training.tree_trainer import TreeCollator, TreeMixin, TreePart
 
 if TYPE_CHECKING:
     from fedpref.config import TrainingSettings
 
 
 class FixedReferenceTrainer(PhaseMixin, DPOTrainer):  # type: ignore[misc]
-    """TRL's DPO trainer over ready-made token ids with stored reference log-probs.
+    """TRL's DPO trainer over ready-made token ids with stored reference log-probs, pair by pair.
 
     Given the bare model and a LoRA configuration, TRL makes no "ref" adapter. It is told only
     after its construction that the reference columns are there: it would compute them itself.
@@ -51,6 +56,27 @@ class FixedReferenceTrainer(PhaseMixin, DPOTrainer):  # type: ignore[misc]
     def compute_ref_log_probs(self, model: Any, inputs: Any) -> Any:
         """Refuse: the reference is fixed and stored, a second one would be another."""
         raise TrainingError("a reference forward was asked for during training")
+
+
+class PreferenceTreeTrainer(TreeMixin, FixedReferenceTrainer):
+    """TRL's DPO trainer over the trees of a group: the same loss, and TRL's names in its log."""
+
+    def part_loss(self, logps: torch.Tensor, part: TreePart) -> torch.Tensor:
+        """Return the sum of the pairs' losses over the pairs of the group."""
+        assert part.reference is not None
+        gains = self.beta * (logps - part.reference.to(logps))
+        chosen, rejected = gains[0::2], gains[1::2]
+        shown = {
+            "rewards/chosen": chosen,
+            "rewards/rejected": rejected,
+            "rewards/margins": chosen - rejected,
+            "rewards/accuracies": (chosen > rejected).float(),
+            "logps/chosen": logps[0::2],
+            "logps/rejected": logps[1::2],
+        }
+        for name, values in shown.items():
+            self._metrics["train"][name].append(values.detach().mean().item())
+        return -torch.nn.functional.logsigmoid(chosen - rejected).sum() / part.whole
 
 
 def train_dpo(
@@ -72,7 +98,14 @@ def train_dpo(
     """
     if not pairs:
         return None
-    rows = rows_of([_row(pair, reference) for pair in pairs])
+    for pair in pairs:
+        if pair.pair_id not in reference:
+            raise TrainingError(
+                f"pair {pair.pair_id} has no reference log-probs",
+                fix="compute them for the same pairs with reference_logps",
+            )
+    trees = uses_trees(base.model, settings)
+    limits = tree_limits(base.model, settings.max_tree_tokens)
 
     def make_trainer(model: PreTrainedModel, folder: str) -> FixedReferenceTrainer:
         arguments = DPOConfig(
@@ -81,6 +114,7 @@ def train_dpo(
                 settings,
                 learning_rate=settings.dpo_learning_rate,
                 pairs=len(pairs),
+                whole_groups=trees,
                 seed=seed,
                 output_dir=folder,
             ),
@@ -88,31 +122,43 @@ def train_dpo(
             loss_type=["sigmoid"],
             precompute_ref_log_probs=False,
         )
+        kwargs = {
+            "model": model,
+            "args": arguments,
+            "processing_class": base.tokenizer,
+            "peft_config": lora_config(spec),
+        }
+        if trees:
+            use_block_attention(model)
+            return PreferenceTreeTrainer(
+                train_dataset=rows_of([{}] * len(pairs)),
+                data_collator=TreeCollator(pairs, lambda group: _parts(group, reference, limits)),
+                **kwargs,
+            )
+        collator = DataCollatorForPreference(pad_token_id=base.tokenizer.pad_token_id)
         return FixedReferenceTrainer(
-            model=model,
-            args=arguments,
-            train_dataset=Dataset.from_list(rows),
-            processing_class=base.tokenizer,
-            data_collator=RowCollator(
-                DataCollatorForPreference(pad_token_id=base.tokenizer.pad_token_id)
-            ),
-            peft_config=lora_config(spec),
+            train_dataset=rows_of([_row(pair, *reference[pair.pair_id]) for pair in pairs]),
+            data_collator=RowCollator(collator),
+            **kwargs,
         )
 
     return run_phase(base, spec, state, make_trainer, adjustment)
 
 
-def _row(pair: EncodedPair, reference: Mapping[str, tuple[float, float]]) -> dict[str, Any]:
-    if pair.pair_id not in reference:
-        raise TrainingError(
-            f"pair {pair.pair_id} has no reference log-probs",
-            fix="compute them for the same pairs with reference_logps",
-        )
-    chosen, rejected = reference[pair.pair_id]
+def _parts(
+    group: Sequence[EncodedPair], reference: Mapping[str, tuple[float, float]], limits: TreeLimits
+) -> list[TreePart]:
+    return [
+        TreePart(tree, len(group), torch.tensor([x for p in run for x in reference[p.pair_id]]))
+        for run, tree in trees_of(group, pair_sequences, limits)
+    ]
+
+
+def _row(pair: EncodedPair, chosen_logp: float, rejected_logp: float) -> dict[str, Any]:
     return {
         "prompt_ids": list(pair.prompt_ids),
         "chosen_ids": list(pair.chosen_ids),
         "rejected_ids": list(pair.rejected_ids),
-        "ref_chosen_logps": chosen,
-        "ref_rejected_logps": rejected,
+        "ref_chosen_logps": chosen_logp,
+        "ref_rejected_logps": rejected_logp,
     }

@@ -54,6 +54,8 @@ def root_key(
             "dtype": dtype,
             "seed": seed,
             "settings": {
+                "engine": settings.engine,
+                "max_tree_tokens": settings.max_tree_tokens,
                 "sft_learning_rate": settings.sft_learning_rate,
                 "accumulation": settings.accumulation,
                 "warmup_ratio": settings.warmup_ratio,

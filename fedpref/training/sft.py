@@ -1,12 +1,13 @@
 """Round 0: one epoch of supervised fine-tuning on the chosen responses, on TRL's SFTTrainer.
 
-The loss of a step is the mean over all response tokens of its accumulation group.
+The loss of a step is the mean over all response tokens of its accumulation group. On the tree
+engine the sequences of a group share what their prompts have in common.
 """
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from datasets import Dataset
+import torch
 from transformers import PreTrainedModel
 from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import DataCollatorForLanguageModeling, SFTTrainer
@@ -16,6 +17,7 @@ from fedpref.training.adapter import lora_config
 from fedpref.training.adjustment import AS_USUAL, Adjustment
 from fedpref.training.base_model import BaseModel
 from fedpref.training.encoding import EncodedPair
+from fedpref.training.preference_tree import TreeLimits, chosen_sequences, trees_of
 from fedpref.training.trained import Trained
 from fedpref.training.trainer import (
     PhaseMixin,
@@ -24,6 +26,8 @@ from fedpref.training.trainer import (
     run_phase,
     training_arguments,
 )
+from fedpref.training.tree_forward import tree_limits, use_block_attention, uses_trees
+from fedpref.training.tree_trainer import TreeCollator, TreeMixin, TreePart
 
 if TYPE_CHECKING:
     from fedpref.config import TrainingSettings
@@ -32,13 +36,21 @@ _IGNORED = -100
 
 
 class ResponseTrainer(PhaseMixin, SFTTrainer):  # type: ignore[misc]
-    """TRL's SFT trainer over ready-made token ids and labels."""
+    """TRL's SFT trainer over ready-made token ids and labels, one sequence a batch."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         # TRL's loss divides by the group's token count whenever it is given one; transformers only
         # counts if the model's forward takes extra arguments, which says nothing about TRL's loss.
         self.model_accepts_loss_kwargs = True
+
+
+class ResponseTreeTrainer(TreeMixin, ResponseTrainer):
+    """TRL's SFT trainer over the trees of a group."""
+
+    def part_loss(self, logps: torch.Tensor, part: TreePart) -> torch.Tensor:
+        """Return the negative sum of log-probs, per response token of the group."""
+        return -logps.sum() / part.whole
 
 
 def train_sft(
@@ -59,7 +71,8 @@ def train_sft(
     """
     if not pairs:
         return None
-    rows = rows_of([_row(pair) for pair in pairs])
+    trees = uses_trees(base.model, settings)
+    limits = tree_limits(base.model, settings.max_tree_tokens)
 
     def make_trainer(model: PreTrainedModel, folder: str) -> ResponseTrainer:
         arguments = SFTConfig(
@@ -68,24 +81,39 @@ def train_sft(
                 settings,
                 learning_rate=settings.sft_learning_rate,
                 pairs=len(pairs),
+                whole_groups=trees,
                 seed=seed,
                 output_dir=folder,
             ),
             packing=False,
             dataset_kwargs={"skip_prepare_dataset": True},
         )
+        kwargs = {
+            "model": model,
+            "args": arguments,
+            "processing_class": base.tokenizer,
+            "peft_config": lora_config(spec),
+        }
+        if trees:
+            use_block_attention(model)
+            return ResponseTreeTrainer(
+                train_dataset=rows_of([{}] * len(pairs)),
+                data_collator=TreeCollator(pairs, lambda group: _parts(group, limits)),
+                **kwargs,
+            )
+        collator = DataCollatorForLanguageModeling(pad_token_id=base.tokenizer.pad_token_id)
         return ResponseTrainer(
-            model=model,
-            args=arguments,
-            train_dataset=Dataset.from_list(rows),
-            processing_class=base.tokenizer,
-            data_collator=RowCollator(
-                DataCollatorForLanguageModeling(pad_token_id=base.tokenizer.pad_token_id)
-            ),
-            peft_config=lora_config(spec),
+            train_dataset=rows_of([_row(pair) for pair in pairs]),
+            data_collator=RowCollator(collator),
+            **kwargs,
         )
 
     return run_phase(base, spec, state, make_trainer, adjustment)
+
+
+def _parts(group: Sequence[EncodedPair], limits: TreeLimits) -> list[TreePart]:
+    tokens = sum(len(pair.chosen_ids) for pair in group)
+    return [TreePart(tree, tokens) for _, tree in trees_of(group, chosen_sequences, limits)]
 
 
 def _row(pair: EncodedPair) -> dict[str, list[int]]:

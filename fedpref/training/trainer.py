@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
+from datasets import Dataset
 from peft import PeftModel
 from torch import nn
 from transformers import (
@@ -56,20 +57,22 @@ def training_arguments(
     *,
     learning_rate: float,
     pairs: int,
+    whole_groups: bool,
     seed: int,
     output_dir: str,
 ) -> dict[str, Any]:
     """Return the arguments of one epoch that the SFT and the DPO trainer have in common.
 
     AdamW (fused) with weight decay 0, cosine decay, gradient norm clipped at 1.0 (the default of
-    transformers), batch 1 with accumulation, in order, nothing cut, saved or reported.
+    transformers), in order, nothing cut, saved or reported. A batch is an accumulation group, or
+    one pair of it.
     """
     on_cpu = base.device == "cpu"
     return {
         "output_dir": output_dir,
         "num_train_epochs": 1,
-        "per_device_train_batch_size": 1,
-        "gradient_accumulation_steps": settings.accumulation,
+        "per_device_train_batch_size": settings.accumulation if whole_groups else 1,
+        "gradient_accumulation_steps": 1 if whole_groups else settings.accumulation,
         "learning_rate": learning_rate,
         "lr_scheduler_type": "cosine",
         "warmup_steps": warmup_steps(
@@ -142,10 +145,10 @@ class PhaseMixin(Trainer):  # type: ignore[misc]
         inputs: dict[str, Any],
         num_items_in_batch: Any = None,
     ) -> torch.Tensor:
-        """Forward and backward of a micro-batch; raises TrainingError if the loss is no number."""
+        """Forward and backward of a batch; raises TrainingError if the loss is no number."""
         first = not self._group_rows
         self._group_rows.update(inputs.pop(ROW).tolist())
-        loss: torch.Tensor = super().training_step(model, inputs, num_items_in_batch)
+        loss = self.group_gradient(model, inputs, num_items_in_batch)
         if first and self._proximal_mu:
             self._add_proximal_gradient()
         value = loss.item()
@@ -156,6 +159,13 @@ class PhaseMixin(Trainer):  # type: ignore[misc]
                 fix="lower the learning rate, or check the base model",
             )
         self._group_loss += value
+        return loss
+
+    def group_gradient(
+        self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any
+    ) -> torch.Tensor:
+        """Add the gradient of a batch to the parameters and return its part of the loss."""
+        loss: torch.Tensor = super().training_step(model, inputs, num_items_in_batch)
         return loss
 
     def _add_proximal_gradient(self) -> None:
@@ -269,6 +279,6 @@ def _collected() -> Iterator[None]:
             gc.unfreeze()
 
 
-def rows_of(columns: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def rows_of(columns: Sequence[Mapping[str, Any]]) -> Dataset:
     """Return the columns of each pair with its place in the data added."""
-    return [{**column, ROW: index} for index, column in enumerate(columns)]
+    return Dataset.from_list([{**column, ROW: index} for index, column in enumerate(columns)])

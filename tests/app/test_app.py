@@ -143,7 +143,14 @@ def test_a_second_run_trains_no_root_and_forwards_no_reference(
 
     monkeypatch.setattr(site_work, "train_sft", refuse)
     monkeypatch.setattr(sft, "train_sft", refuse)
-    monkeypatch.setattr(reference, "sequence_logps", refuse)
+    original = site_work.reference_logps
+
+    def stored_only(*args: Any) -> Any:
+        with monkeypatch.context() as meanwhile:
+            meanwhile.setattr(reference, "_compute", refuse)
+            return original(*args)
+
+    monkeypatch.setattr(site_work, "reference_logps", stored_only)
     run(settings(sites, tmp_path / "runs"))
     assert files(tmp_path / "runs" / "r") == files(whole[1])
 

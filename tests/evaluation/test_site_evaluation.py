@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tiny_models import make_pairs
 
-from fedpref.config import EvaluationSettings
+from fedpref.config import EvaluationSettings, TrainingSettings
 from fedpref.data import Annotation, Report, SiteDirectory, write_site
 from fedpref.errors import DataError, TrainingError
 from fedpref.evaluation import site_evaluation
@@ -22,7 +22,11 @@ from fedpref.task import Ignore, Structure, project
 from fedpref.training.reference import sequence_logps
 
 EFFUSION, LEFT, RIGHT = "pleural effusion", "left lung", "right lung"
-SETTINGS: dict[str, Any] = {"prompt_style": "compact", "settings": EvaluationSettings()}
+SETTINGS: dict[str, Any] = {
+    "prompt_style": "compact",
+    "settings": EvaluationSettings(),
+    "training": TrainingSettings(),
+}
 
 # (target, ignore, answer, truncated)
 CASES: list[tuple[Structure, Ignore, str, bool]] = [
@@ -145,11 +149,13 @@ def test_preferred_pairs_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     logps["pair-3"] = (-0.5, -0.6)
     monkeypatch.setattr(site_evaluation, "sequence_logps", lambda *_, **__: logps)
     nothing: Any = None
-    assert preference_counts(nothing, nothing, {}, pairs) == EvaluationCounts(
+    assert preference_counts(nothing, nothing, {}, pairs, nothing) == EvaluationCounts(
         pairs=4, pairs_preferred=2
     )
     # Two reports of one text share a pair; each counts.
-    assert preference_counts(nothing, nothing, {}, [pairs[0], pairs[0]]).pairs_preferred == 2
+    assert (
+        preference_counts(nothing, nothing, {}, [pairs[0], pairs[0]], nothing).pairs_preferred == 2
+    )
 
 
 def test_on_a_model(
@@ -164,9 +170,10 @@ def test_on_a_model(
         pairs,
         prompt_style="compact",
         settings=EvaluationSettings(batch_size=4, max_new_tokens=5),
+        training=TrainingSettings(),
         predictions=tmp_path / "predictions.jsonl",
     )
-    logps = sequence_logps(base, spec, adapter, pairs)
+    logps = sequence_logps(base, spec, adapter, pairs, TrainingSettings())
     assert counts.reports == len(CASES)
     assert counts.tp + counts.fn == 3  # the findings of the targets, whatever was answered
     assert counts.pairs == 6

@@ -11,6 +11,7 @@ from tiny_models import SETTINGS, make_pairs, with_settings
 from trl import DPOTrainer
 
 from fedpref.adapter_state import initial_state, state_digest
+from fedpref.config import TrainingSettings
 from fedpref.errors import AdapterError, TrainingError
 from fedpref.training import trainer
 from fedpref.training.dpo import FixedReferenceTrainer, train_dpo
@@ -51,27 +52,44 @@ def seen(monkeypatch: Any) -> list[Any]:
     return trainers
 
 
+@pytest.fixture(params=["tree", "trl"])
+def settings(request: Any) -> TrainingSettings:
+    return with_settings(engine=request.param)
+
+
 def test_first_step_after_the_root_is_ln_2_with_zero_rewards(
-    base: Any, spec: Any, root: Any, seen: list[Any]
+    base: Any, spec: Any, root: Any, seen: list[Any], settings: TrainingSettings
 ) -> None:
     pairs = make_pairs(8)
-    reference = sequence_logps(base, spec, root, pairs)
-    trained = train_dpo(base, spec, root, pairs, reference, SETTINGS)
+    reference = sequence_logps(base, spec, root, pairs, settings)
+    trained = train_dpo(base, spec, root, pairs, reference, settings)
     assert trained is not None
     assert trained.first_loss == pytest.approx(math.log(2), abs=1e-4)
-    assert seen[0]["rewards"][:4] == pytest.approx([0.0] * 4, abs=1e-4)
-    assert seen[0]["margins"][:4] == pytest.approx([0.0] * 4, abs=1e-4)
-    assert abs(seen[0]["margins"][4]) > 1e-3  # and they move from the second step on
+    batches = len(seen[0]["rewards"]) // 2  # that one of two steps makes
+    assert seen[0]["rewards"][:batches] == pytest.approx([0.0] * batches, abs=1e-4)
+    assert seen[0]["margins"][:batches] == pytest.approx([0.0] * batches, abs=1e-4)
+    assert abs(seen[0]["margins"][-1]) > 1e-3  # and they move from the second step on
 
 
-def test_later_rounds_are_measured_against_the_root(base: Any, spec: Any, root: Any) -> None:
+def test_the_first_tree_step_is_ln_2_to_the_bit(base: Any, spec: Any, root: Any) -> None:
+    # The reference comes from the same trees, so that nothing but the logarithm is rounded.
+    pairs = make_pairs(3)
+    reference = sequence_logps(base, spec, root, pairs, SETTINGS)
+    trained = train_dpo(base, spec, root, pairs, reference, SETTINGS)
+    assert trained is not None
+    assert trained.first_loss == pytest.approx(math.log(2), rel=2**-23)
+
+
+def test_later_rounds_are_measured_against_the_root(
+    base: Any, spec: Any, root: Any, settings: TrainingSettings
+) -> None:
     pairs = make_pairs(8)
-    reference = sequence_logps(base, spec, root, pairs)
-    first = train_dpo(base, spec, root, pairs, reference, SETTINGS)
+    reference = sequence_logps(base, spec, root, pairs, settings)
+    first = train_dpo(base, spec, root, pairs, reference, settings)
     assert first is not None
-    second = train_dpo(base, spec, first.state, pairs, reference, SETTINGS)
+    second = train_dpo(base, spec, first.state, pairs, reference, settings)
     assert second is not None
-    now = sequence_logps(base, spec, first.state, pairs[:4])
+    now = sequence_logps(base, spec, first.state, pairs[:4], settings)
 
     def loss(pair_id: str) -> float:
         chosen, rejected = (n - r for n, r in zip(now[pair_id], reference[pair_id], strict=True))
@@ -83,14 +101,14 @@ def test_later_rounds_are_measured_against_the_root(base: Any, spec: Any, root: 
 
 
 def test_no_ref_adapter_no_reference_forward_float32_fused(
-    base: Any, spec: Any, root: Any, seen: list[Any], monkeypatch: Any
+    base: Any, spec: Any, root: Any, seen: list[Any], monkeypatch: Any, settings: TrainingSettings
 ) -> None:
     monkeypatch.setattr(DPOTrainer, "compute_ref_log_probs", None)
     monkeypatch.setattr(DPOTrainer, "_precompute_ref_logps", None)
     pairs = make_pairs(3)
     reference = {pair.pair_id: (-1.0, -2.0) for pair in pairs}
-    train_dpo(base, spec, root, pairs, reference, SETTINGS)
-    train_dpo(base, spec, root, pairs, reference, SETTINGS)  # "ref already exists" of old
+    train_dpo(base, spec, root, pairs, reference, settings)
+    train_dpo(base, spec, root, pairs, reference, settings)  # "ref already exists" of old
     assert [item["adapters"] for item in seen] == [["default"], ["default"]]
     assert seen[0]["reference"] is None
     assert {str(dtype) for dtype in seen[0]["dtypes"]} == {"torch.float32"}
@@ -103,18 +121,22 @@ def test_a_reference_forward_is_refused() -> None:
         FixedReferenceTrainer.compute_ref_log_probs(None, None, None)  # type: ignore[arg-type]
 
 
-def test_reference_values_enter_the_loss(base: Any, spec: Any, root: Any) -> None:
+def test_reference_values_enter_the_loss(
+    base: Any, spec: Any, root: Any, settings: TrainingSettings
+) -> None:
     pairs = make_pairs(1)
-    (chosen, rejected), *_ = sequence_logps(base, spec, root, pairs).values()
-    trained = train_dpo(base, spec, root, pairs, {"pair-0": (chosen - 10, rejected)}, SETTINGS)
+    (chosen, rejected), *_ = sequence_logps(base, spec, root, pairs, settings).values()
+    trained = train_dpo(base, spec, root, pairs, {"pair-0": (chosen - 10, rejected)}, settings)
     assert trained is not None
     # beta 0.1 times a log-ratio of 10: -log sigmoid(1) = 0.3133
     assert trained.first_loss == pytest.approx(0.3133, abs=1e-4)
 
 
-def test_missing_reference_names_the_pair(base: Any, spec: Any, root: Any) -> None:
+def test_missing_reference_names_the_pair(
+    base: Any, spec: Any, root: Any, settings: TrainingSettings
+) -> None:
     with pytest.raises(TrainingError, match="pair pair-1 has no reference"):
-        train_dpo(base, spec, root, make_pairs(2), {"pair-0": (0.0, 0.0)}, SETTINGS)
+        train_dpo(base, spec, root, make_pairs(2), {"pair-0": (0.0, 0.0)}, settings)
 
 
 def test_zero_pairs_train_nothing(base: Any, spec: Any, state: Any) -> None:
@@ -122,33 +144,45 @@ def test_zero_pairs_train_nothing(base: Any, spec: Any, state: Any) -> None:
     assert train_dpo(base, spec, state, [], {}, SETTINGS) is None
 
 
-def test_nan_is_an_error_not_a_model(base: Any, spec: Any, root: Any) -> None:
+def test_nan_is_an_error_not_a_model(
+    base: Any, spec: Any, root: Any, settings: TrainingSettings
+) -> None:
     pairs = make_pairs(2)
     with pytest.raises(TrainingError, match="the loss became nan in optimiser step 1"):
-        train_dpo(base, spec, root, pairs, {p.pair_id: (math.nan, 0.0) for p in pairs}, SETTINGS)
+        train_dpo(base, spec, root, pairs, {p.pair_id: (math.nan, 0.0) for p in pairs}, settings)
     bad = {key: np.full_like(array, np.nan) for key, array in root.items()}
     with pytest.raises(AdapterError, match="NaN"):
-        train_sft(base, spec, bad, pairs, SETTINGS)
+        train_sft(base, spec, bad, pairs, settings)
 
 
-def test_training_that_moves_nothing_is_refused(base: Any, spec: Any, state: Any) -> None:
+def test_training_that_moves_nothing_is_refused(
+    base: Any, spec: Any, state: Any, settings: TrainingSettings
+) -> None:
     # A rate so small that B stays 0 in float32 is as good as no training.
     with pytest.raises((TrainingError, AdapterError), match="lora_B is zero"):
-        train_sft(base, spec, state, make_pairs(2), with_settings(sft_learning_rate=1e-46))
+        train_sft(
+            base,
+            spec,
+            state,
+            make_pairs(2),
+            settings.model_copy(update={"sft_learning_rate": 1e-46}),
+        )
 
 
 @pytest.mark.contract
 @pytest.mark.parametrize("phase", ["sft", "dpo"])
-def test_gradient_checkpointing_trains_every_lora_b_alike(base: Any, spec: Any, phase: str) -> None:
+def test_gradient_checkpointing_trains_every_lora_b_alike(
+    base: Any, spec: Any, phase: str, settings: TrainingSettings
+) -> None:
     start = initial_state(spec, 0)
     pairs = make_pairs(4)
 
     def train(checkpointing: bool) -> Any:
-        settings = with_settings(gradient_checkpointing=checkpointing)
+        changed = settings.model_copy(update={"gradient_checkpointing": checkpointing})
         if phase == "sft":
-            return train_sft(base, spec, start, pairs, settings)
+            return train_sft(base, spec, start, pairs, changed)
         reference = {pair.pair_id: (0.0, 0.0) for pair in pairs}
-        return train_dpo(base, spec, start, pairs, reference, settings)
+        return train_dpo(base, spec, start, pairs, reference, changed)
 
     plain, saved = train(False), train(True)
     assert plain.steps == saved.steps == 1

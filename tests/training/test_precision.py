@@ -32,7 +32,7 @@ def test_a_bfloat16_base_trains_float32_adapters_at_tiny_rates(tiny_folder: Path
     settings = with_settings(sft_learning_rate=2e-4, dpo_learning_rate=5e-6)
     root = train_sft(base, spec, initial_state(spec, 0), pairs, settings)
     assert root is not None
-    reference = sequence_logps(base, spec, root.state, pairs)
+    reference = sequence_logps(base, spec, root.state, pairs, settings)
     trained = train_dpo(base, spec, root.state, pairs, reference, settings)
     assert trained is not None
     assert trained.first_loss == pytest.approx(math.log(2), abs=1e-4)
@@ -58,7 +58,7 @@ base = load_base_model(sys.argv[2], device="cpu")
 spec = make_spec(base, LORA)
 pairs = make_pairs(6)
 root = train_sft(base, spec, initial_state(spec, 7), pairs, SETTINGS)
-reference = sequence_logps(base, spec, root.state, pairs)
+reference = sequence_logps(base, spec, root.state, pairs, SETTINGS)
 print(state_digest(train_dpo(base, spec, root.state, pairs, reference, SETTINGS).state))
 """
 
@@ -81,7 +81,7 @@ def test_another_process_gets_the_same_bits(
     settings = with_settings()
     root = train_sft(base, spec, state, pairs, settings)
     assert root is not None
-    reference = sequence_logps(base, spec, root.state, pairs)
+    reference = sequence_logps(base, spec, root.state, pairs, settings)
     here = train_dpo(base, spec, root.state, pairs, reference, settings)
     assert here is not None
     assert digests == {state_digest(here.state)}

@@ -50,7 +50,7 @@ def weights(model: Any) -> dict[str, Any]:
 def train_everything(base: Any, spec: Any, state: Any, settings: Any = SETTINGS) -> Any:
     root = train_sft(base, spec, state, PAIRS, settings)
     assert root is not None
-    reference = sequence_logps(base, spec, root.state, PAIRS)
+    reference = sequence_logps(base, spec, root.state, PAIRS, SETTINGS)
     trained = train_dpo(base, spec, root.state, PAIRS, reference, settings)
     assert trained is not None
     return trained

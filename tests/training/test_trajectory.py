@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tiny_models import SETTINGS, make_pairs, with_settings
+from tiny_models import make_pairs, with_settings
 
 from fedpref.training.adapter import attach, load_state, read_state
 from fedpref.training.dpo import train_dpo
@@ -61,6 +61,7 @@ def largest_difference(one: Any, two: Any) -> float:
     return max(float(np.abs(one[key] - two[key]).max()) for key in one)
 
 
+@pytest.mark.parametrize("engine", ["tree", "trl"])
 @pytest.mark.parametrize(
     ("count", "accumulation"),
     [
@@ -70,9 +71,9 @@ def largest_difference(one: Any, two: Any) -> float:
     ],
 )
 def test_sft_equals_a_plain_loop(
-    base: Any, spec: Any, state: Any, count: int, accumulation: int
+    base: Any, spec: Any, state: Any, count: int, accumulation: int, engine: str
 ) -> None:
-    settings = with_settings(accumulation=accumulation, sft_learning_rate=1e-3)
+    settings = with_settings(accumulation=accumulation, sft_learning_rate=1e-3, engine=engine)
     pairs = make_pairs(count)
 
     def loss(model: Any, group: Any) -> torch.Tensor:
@@ -96,10 +97,11 @@ def test_sft_divides_by_the_group_s_tokens_whatever_the_model_accepts(
 ) -> None:
     # Some architectures say no here; transformers then stops counting tokens over the group.
     pairs = make_pairs(6)
-    expected = train_sft(base, spec, state, pairs, SETTINGS)
+    settings = with_settings(engine="trl")
+    expected = train_sft(base, spec, state, pairs, settings)
     base.model.accepts_loss_kwargs = False
     try:
-        trained = train_sft(base, spec, state, pairs, SETTINGS)
+        trained = train_sft(base, spec, state, pairs, settings)
     finally:
         del base.model.accepts_loss_kwargs
     assert trained is not None
@@ -108,13 +110,16 @@ def test_sft_divides_by_the_group_s_tokens_whatever_the_model_accepts(
     assert largest_difference(trained.state, expected.state) == 0
 
 
+@pytest.mark.parametrize("engine", ["tree", "trl"])
 @pytest.mark.parametrize(("count", "accumulation"), [(10, 4), (3, 4), (23, 2)])
 def test_dpo_equals_a_plain_loop(
-    base: Any, spec: Any, root: Any, count: int, accumulation: int
+    base: Any, spec: Any, root: Any, count: int, accumulation: int, engine: str
 ) -> None:
-    settings = with_settings(accumulation=accumulation, dpo_learning_rate=1e-3, beta=0.1)
+    settings = with_settings(
+        accumulation=accumulation, dpo_learning_rate=1e-3, beta=0.1, engine=engine
+    )
     pairs = make_pairs(count, seed=3)
-    reference = sequence_logps(base, spec, root, pairs)
+    reference = sequence_logps(base, spec, root, pairs, settings)
 
     def loss(model: Any, group: Any) -> torch.Tensor:
         terms = []
