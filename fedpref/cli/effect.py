@@ -157,9 +157,9 @@ def print_effect(result: Record) -> None:
             console.print(
                 f"site {site}: {entry['answer']}: {entry['reason']}", style="yellow", markup=False
             )
+    absent = "" if sent == len(sites) else " Sites without totals are in none of these numbers."
     console.print(
-        f"{result['draws']} draws of patients within sites, by each site for itself. What sites "
-        "sent no totals for is in none of these numbers.",
+        f"{result['draws']:,} draws of patients within sites, by each site for itself.{absent}",
         style="dim",
     )
 

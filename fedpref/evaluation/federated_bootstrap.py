@@ -115,8 +115,8 @@ def too_few(patients: int, min_cell_size: int, *, draws: int, seeds: int) -> Wit
     if patients >= fewest:
         return None
     return Withheld(
-        f"fewer than {fewest} patients: with a minimum cell size of {min_cell_size}, "
-        f"{seeds} {'seed' if seeds == 1 else 'seeds'} and {draws} draws, fewer could be told apart"
+        f"fewer than {fewest} patients, who could be told apart (minimum cell size "
+        f"{min_cell_size}, {seeds} {'seed' if seeds == 1 else 'seeds'}, {draws:,} draws)"
     )
 
 

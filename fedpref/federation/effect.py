@@ -104,7 +104,7 @@ def ask_sites(
     sites = arms.sites
     answers = Answers()
     nodes, partitions, nameless = 0, 0, 0
-    say(f"asking {len(sites)} sites for {DRAWS} draws, at most {config.join_deadline:g} s")
+    say(f"asking {len(sites)} sites for {DRAWS:,} draws, at most {config.join_deadline:g} s")
 
     def request(node: int) -> Message:
         record = ConfigRecord({QUESTION: question.model_dump_json()})

@@ -264,7 +264,9 @@ def test_a_site_with_few_patients_withholds_and_the_worst_site_is_unknown(world:
     assert result["answers"] == {"totals": 2, "withheld": 1, "refused": 0}
     site = result["sites"]["site-b"]
     assert site["answer"] == "withheld"
-    assert re.match(r"fewer than 3\d patients: with a minimum cell size of 13", site["reason"])
+    assert re.match(
+        r"fewer than 3\d patients, who could be told apart \(minimum cell size 13", site["reason"]
+    )
     assert "24" not in site["reason"]
     worst = result["effects"]["worst_site"]
     assert worst["effect"] is None
