@@ -43,9 +43,9 @@ STYLES: Final[dict[ArmName, Style]] = {
     "fedpref": Style("#b34700", "o", "-"),
     "local": Style("#00694d", "^", ":"),
 }
-# 7, 3 and 4 have no common divisor: the first 84 lines all differ.
+# No two of 7, 5 and 4 have a common divisor: the first 140 lines all differ.
 _COLOURS: Final = ("#00568f", "#b34700", "#00694d", "#8a4b80", "#333333", "#7a5c00", "#9e1b32")
-_MARKERS: Final = ("o", "s", "^")
+_MARKERS: Final = ("o", "s", "^", "D", "v")
 _LINES: Final = ("-", "--", ":", "-.")
 GREY: Final = "#595959"
 _PANEL: Final = (4.3, 3.3)

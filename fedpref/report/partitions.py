@@ -182,9 +182,10 @@ def ranking_sentences(ranking: Ranking, score: str) -> tuple[str, ...]:
         for a, b in [(pair.a, pair.b)]
         if found and pair.p_value < alpha
     ]
+    at_best = f"; so few partitions could not give less than {p_value(test.least_p)}"
     said.append(
         f"On the {score}, Friedman's test finds {'a' if found else 'no'} difference at {alpha:g} "
-        f"(p {p_value(test.p_value)})"
+        f"(p {p_value(test.p_value)}{at_best if test.least_p >= alpha else ''})"
         + (
             f"; by Nemenyi's test, these differ: {', '.join(apart)}."
             if apart
@@ -193,7 +194,7 @@ def ranking_sentences(ranking: Ranking, score: str) -> tuple[str, ...]:
             else ", so that none between two arms is claimed."
         )
     )
-    return (*said, *(f"{few}." for few in reads_of_few(ranking)))
+    return tuple(said)
 
 
 _P: Final = Kind(

@@ -1,10 +1,11 @@
 """The figures and the page of a comparison over several partitions."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from textwrap import fill
+from typing import TYPE_CHECKING, Final
 
 from fedpref.report.comparison import arm_title
-from fedpref.report.figures import GREY, Picture, Style, arm_styles, picture, short_name
+from fedpref.report.figures import GREY, Picture, Style, arm_styles, picture
 from fedpref.report.page import Figure, Page, Section, inline_svg
 from fedpref.report.partitions import SCORES, Partitions, Ranking, ranking_sentences
 from fedpref.report.result import ArmName
@@ -12,6 +13,10 @@ from fedpref.report.tables import Table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+# Letters of a name before it goes on in the next line.
+_NAME: Final = 22
+_SHAPES: Final = 5
 
 
 def partitions_figures(found: Partitions) -> list[Picture]:
@@ -60,7 +65,7 @@ def _ranks_panel(
         for row, arm in enumerate(order):
             style = styles[arm]
             axes.plot([ranks[arm]], [row], style.marker, color=style.colour, markersize=7)
-        axes.set_yticks(range(len(order)), [short_name(arm_title(arm)) for arm in order])
+        axes.set_yticks(range(len(order)), [fill(arm_title(arm), _NAME) for arm in order])
         axes.set_ylim(len(order) - 0.5, -1.1)
         axes.set_xlim(0.8, len(order) + 0.2)
         axes.set_xticks(range(1, len(order) + 1))
@@ -86,6 +91,8 @@ def _scores_panel(
                 [y for _, y in known],
                 style.marker,
                 color=style.colour,
+                # Without lines, shapes recur sooner.
+                markerfacecolor=style.colour if number < _SHAPES else "white",
                 label=arm_title(arm),
             )
         axes.set_xticks(range(1, len(ranking.partitions) + 1))
