@@ -1,0 +1,460 @@
+"""How fast are SFT, DPO and generation, beside TRL's trainers and one answer after the other?
+
+    python benchmarks/training.py [--sites FOLDER] [--model FOLDER] [--pairs N] [--out FILE]
+
+SFT   TRL's SFTTrainer; FedPref's engine.
+DPO   TRL's DPOTrainer as one would use it (batch 1, the reference is a frozen second adapter); the
+      same with precompute_ref_log_probs; FedPref's engine. What the reference costs once, before
+      the first step, is counted apart.
+Generation   transformers' `generate` for each report by itself; FedPref's `generate`.
+
+All in one process, with the same pairs, order, prompt (`full`), steps, schedule, precision and
+checkpointing; the ways take turns `--repeats` times, and the medians count. DPO starts from what
+SFT gave. Time is the process's CPU time (on a GPU: the clock) of a whole round, building the
+trainer included. Memory cannot be told apart in one process: each way's peak is that of a fresh one
+that trains on the largest group of pairs (on a GPU: of the ways' turns).
+
+Pairs are the first of the sites in order, reports those of their dev split. By default the
+synthetic demo's sites and the bundled model; `make smollm2` gets a larger one, docs/data.md real
+reports, and `--shape` takes a Qwen3 shape with random weights. Prints a table; no text of a report
+is printed or written.
+"""
+
+import argparse
+import json
+import multiprocessing
+import os
+import platform
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from datetime import date
+from functools import partial
+from itertools import takewhile
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+from unittest import mock
+
+os.environ.update(HF_HUB_OFFLINE="1", HF_HUB_DISABLE_TELEMETRY="1", TQDM_DISABLE="1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import torch
+from clock import memory_mib, peak_mib, seconds_now, start_peak
+from one_by_one import differences, one_by_one
+from random_models import SHAPES, random_base
+from stock_trl import stock_dpo, stock_sft
+
+from fedpref.adapter_state import AdapterSpec, AdapterState, initial_state
+from fedpref.config import LoraSettings, TrainingSettings
+from fedpref.data import SiteDirectory, site_directories
+from fedpref.demo.sites import ensure_demo_sites
+from fedpref.evaluation.extraction import generate
+from fedpref.files import atomic_write
+from fedpref.preference.dataset import read_pairs
+from fedpref.task.prompt import messages
+from fedpref.training.adapter import make_spec
+from fedpref.training.base_model import BaseModel, load_base_model
+from fedpref.training.dpo import train_dpo
+from fedpref.training.encoding import EncodedPair, encode_pairs, encode_prompt
+from fedpref.training.reference import sequence_logps
+from fedpref.training.sft import train_sft
+from fedpref.training.trainer import PhaseMixin
+
+SEED = 20260713
+SURE = 1e-3  # the gap of the two best logits from which on answers must be equal
+SFT, DPO = ("SFT, TRL", "SFT, FedPref"), ("DPO, TRL", "DPO, TRL precomputed", "DPO, FedPref")
+ONE, OURS = "one by one", "FedPref"
+
+
+@dataclass(frozen=True)
+class Lap:
+    """One way's turn: seconds without what was spent once on the reference, and losses by step."""
+
+    seconds: float
+    reference: float
+    losses: list[float]
+    peak_mib: float
+
+
+@dataclass(frozen=True)
+class Row:
+    """A way of the table: medians over its laps. `things` are pairs or reports."""
+
+    way: str
+    things: int
+    seconds: float
+    reference: float = 0.0
+    peak_mib: float | None = None
+    held_mib: float | None = None
+    losses: list[float] = field(default_factory=list)
+    laps: list[float] = field(default_factory=list)
+    warm_up: float | None = None
+
+    @property
+    def rate(self) -> float:
+        """Pairs or reports a second."""
+        return self.things / self.seconds
+
+
+@dataclass(frozen=True)
+class Work:
+    """What all ways are given."""
+
+    base: BaseModel
+    spec: AdapterSpec
+    pairs: Sequence[EncodedPair]
+    prompts: Sequence[Sequence[int]]
+    settings: TrainingSettings
+
+
+def load_base(arguments: argparse.Namespace) -> BaseModel:
+    """Return the base model that the arguments name."""
+    if arguments.shape:
+        device = "cpu" if arguments.device == "auto" else arguments.device
+        dtype = "float32" if arguments.dtype == "auto" else arguments.dtype
+        return random_base(arguments.shape, dtype=dtype, device=device, threads=arguments.threads)
+    return load_base_model(
+        arguments.model,
+        dtype=arguments.dtype,
+        device=arguments.device,
+        threads=arguments.threads,
+    )
+
+
+def prepare(arguments: argparse.Namespace) -> Work:
+    """Return base model, encoded pairs and prompts, and the settings of all ways."""
+    base = load_base(arguments)
+    folder = arguments.sites or ensure_demo_sites()
+    style = arguments.prompt_style
+    pairs: list[EncodedPair] = []
+    prompts: list[list[int]] = []
+    for path in site_directories(folder):
+        if len(pairs) >= arguments.pairs and len(prompts) >= arguments.reports:
+            break
+        site = SiteDirectory.load(path)
+        of_site = [pair for pair in read_pairs(site) if pair.split == "train"]
+        encoded, _ = encode_pairs(
+            base,
+            of_site[: arguments.pairs - len(pairs)],
+            {report.report_id: report.text for report in site.reports},
+            prompt_style=style,
+            max_length=arguments.max_length,
+        )
+        pairs += encoded
+        prompts += [
+            encode_prompt(base.tokenizer, messages(report.text, style))
+            for report in site.split("dev")[: arguments.reports - len(prompts)]
+        ]
+    settings = TrainingSettings(
+        engine="tree",
+        sft_learning_rate=arguments.sft_learning_rate,
+        dpo_learning_rate=arguments.dpo_learning_rate,
+        gradient_checkpointing=arguments.checkpointing,
+        max_length=arguments.max_length,
+        threads=arguments.threads,
+    )
+    return Work(base, make_spec(base, LoraSettings()), pairs, prompts, settings)
+
+
+@contextmanager
+def watched_losses() -> Iterator[list[list[float]]]:
+    """Yield a list that receives the step losses of each of FedPref's trainers made meanwhile."""
+    losses: list[list[float]] = []
+    make = PhaseMixin.__init__
+
+    def watch(self: PhaseMixin, **kwargs: Any) -> None:
+        make(self, **kwargs)
+        losses.append(self.step_losses)
+
+    with mock.patch.object(PhaseMixin, "__init__", watch):
+        yield losses
+
+
+def our_sft(work: Work, state: AdapterState) -> list[float]:
+    """Train one epoch of SFT with FedPref; return each step's loss."""
+    with watched_losses() as losses:
+        train_sft(work.base, work.spec, state, work.pairs, work.settings, seed=0)
+    return losses[0]
+
+
+def our_dpo(work: Work, state: AdapterState) -> tuple[list[float], float]:
+    """Train one epoch of DPO with FedPref; return losses and the seconds of the reference."""
+    start = seconds_now(work.base.device)
+    reference = sequence_logps(work.base, work.spec, state, work.pairs, work.settings)
+    seconds = seconds_now(work.base.device) - start
+    with watched_losses() as losses:
+        train_dpo(work.base, work.spec, state, work.pairs, reference, work.settings, seed=0)
+    return losses[0], seconds
+
+
+def run_way(way: str, work: Work, state: AdapterState) -> Lap:
+    """Return one turn of a way of SFT or DPO from the adapter `state`."""
+    base, spec, pairs, settings = work.base, work.spec, work.pairs, work.settings
+    peer = partial(stock_dpo, base, spec, state, pairs, settings)
+    ways: dict[str, Callable[[], tuple[list[float], float]]] = {
+        "SFT, TRL": lambda: (stock_sft(base, spec, state, pairs, settings), 0.0),
+        "SFT, FedPref": lambda: (our_sft(work, state), 0.0),
+        "DPO, TRL": lambda: peer(precompute=False),
+        "DPO, TRL precomputed": lambda: peer(precompute=True),
+        "DPO, FedPref": lambda: our_dpo(work, state),
+    }
+    start_peak(base.device)
+    start = seconds_now(base.device)
+    losses, reference = ways[way]()
+    seconds = seconds_now(base.device) - start
+    return Lap(seconds - reference, reference, losses, peak_mib(base.device))
+
+
+def take_turns(
+    ways: Sequence[str], repeats: int, run: Callable[[str], Lap], *, warm_up: bool
+) -> dict[str, list[Lap]]:
+    """Return the laps of each way, with `warm_up` one more at first.
+
+    The ways take turns, so that a slow minute strikes all of them.
+    """
+    laps: dict[str, list[Lap]] = {way: [] for way in ways}
+    for turn in range(0 if warm_up else 1, repeats + 1):
+        for way in ways:
+            laps[way].append(run(way))
+            seconds = laps[way][-1].seconds
+            print(f"  {turn or 'warm-up':>7}  {way:22}{seconds:9.2f} s", flush=True)
+    return laps
+
+
+def row_of(way: str, things: int, laps: Sequence[Lap], *, warm_up: bool) -> Row:
+    """Return the medians of a way's laps without its warm-up, which compiles on a GPU."""
+    first, laps = (laps[0].seconds, laps[1:]) if warm_up else (None, laps)
+    return Row(
+        way,
+        things,
+        warm_up=first,
+        seconds=median(lap.seconds for lap in laps),
+        reference=median(lap.reference for lap in laps),
+        losses=laps[0].losses,
+        laps=[lap.seconds for lap in laps],
+    )
+
+
+def largest_group(pairs: Sequence[EncodedPair], size: int) -> Sequence[EncodedPair]:
+    """Return the accumulation group with the most tokens."""
+    groups = [pairs[start : start + size] for start in range(0, len(pairs), size)]
+    return max(groups, key=lambda group: sum(pair.length for pair in group))
+
+
+def _peak(way: str, arguments: argparse.Namespace) -> tuple[float, float]:
+    """Return a way's peak and what was held before it began; in a process of its own."""
+    work = prepare(arguments)
+    group = largest_group(work.pairs, work.settings.accumulation)
+    alone = Work(work.base, work.spec, group, (), work.settings)
+    held = memory_mib(work.base.device)
+    return run_way(way, alone, initial_state(work.spec, SEED)).peak_mib, held
+
+
+def peak_of(way: str, arguments: argparse.Namespace) -> tuple[float, float]:
+    """Return the peak of a way in a fresh process, and what that held before, in MiB."""
+    fresh = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=fresh) as pool:
+        return pool.submit(_peak, way, arguments).result()
+
+
+def deviation(one: Sequence[float], other: Sequence[float]) -> float:
+    """Return the largest relative distance of two loss curves, step by step."""
+    return max(abs(a - b) / abs(b) for a, b in zip(one, other, strict=True))
+
+
+def measure_training(
+    ways: Sequence[str], work: Work, state: AdapterState, arguments: argparse.Namespace
+) -> list[Row]:
+    """Return the rows of SFT's or DPO's ways."""
+    warm_up = on_gpu = work.base.device != "cpu"
+    laps = take_turns(
+        ways, arguments.repeats, lambda way: run_way(way, work, state), warm_up=warm_up
+    )
+    rows = []
+    for way in ways:
+        if on_gpu:
+            peak, held = max(lap.peak_mib for lap in laps[way]), None
+        elif arguments.memory:
+            peak, held = peak_of(way, arguments)
+        else:
+            peak, held = None, None
+        row = row_of(way, len(work.pairs), laps[way], warm_up=warm_up)
+        rows.append(Row(**{**asdict(row), "peak_mib": peak, "held_mib": held}))
+    return rows
+
+
+def measure_generation(
+    work: Work, state: AdapterState, arguments: argparse.Namespace
+) -> tuple[list[Row], dict[str, Any]]:
+    """Return the rows of both ways, and how far their answers agree."""
+    base, spec, prompts, new = work.base, work.spec, work.prompts, arguments.max_new_tokens
+    answers: dict[str, list[tuple[int, ...]]] = {}
+
+    def run(way: str) -> Lap:
+        start = seconds_now(base.device)
+        if way == ONE:
+            answers[way] = one_by_one(base, spec, state, prompts, new)
+        else:
+            size = arguments.batch_size
+            given = generate(base, spec, state, prompts, batch_size=size, max_new_tokens=new)
+            answers[way] = [answer.token_ids for answer in given]
+        return Lap(seconds_now(base.device) - start, 0.0, [], peak_mib(base.device))
+
+    warm_up = base.device != "cpu"
+    laps = take_turns((ONE, OURS), arguments.repeats, run, warm_up=warm_up)
+    rows = [row_of(way, len(prompts), laps[way], warm_up=warm_up) for way in (ONE, OURS)]
+    found = differences(base, spec, state, prompts, answers[ONE], answers[OURS])
+    lengths = {way: fmean(map(len, given)) for way, given in answers.items()}
+    return rows, {
+        "reports": len(prompts),
+        "equal": len(prompts) - len(found),
+        "mean_tokens": lengths,
+        "differences": [asdict(item) for item in found],
+    }
+
+
+def table(heading: str, rows: Sequence[Row], unit: str) -> str:
+    """Return the lines of a table, at most 80 columns; ratios are to the first row."""
+    first = rows[0]
+    lines = [f"{heading:22} {unit:>9} {'ratio':>6} {'once, s':>8} {'peak MiB':>9} {'ratio':>6}"]
+    for row in rows:
+        line = f"{row.way:22} {row.rate:9.3f} {row.rate / first.rate:6.2f}"
+        line += f" {row.reference:8.1f}" if row.reference else f" {'':8}"
+        if row.peak_mib is not None and first.peak_mib is not None:
+            line += f" {row.peak_mib:9,.0f} {row.peak_mib / first.peak_mib:6.2f}"
+        lines.append(line.rstrip())
+    return "\n".join(lines)
+
+
+def hardware(device: str) -> dict[str, Any]:
+    """Return what the figures were measured on."""
+    found = {"cores": os.cpu_count(), "machine": platform.machine(), "torch": torch.__version__}
+    if torch.device(device).type == "cuda":
+        found["gpu"] = torch.cuda.get_device_name()
+    return found
+
+
+def settings_of(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the arguments as they are written down: of folders only the names."""
+    return {
+        name: value.name if isinstance(value, Path) else value
+        for name, value in vars(arguments).items()
+        if name != "out"
+    } | {"model": Path(arguments.model).name}
+
+
+def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
+    """Return the command line's arguments."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--sites", type=Path, help="folder of site directories (the demo's)")
+    parser.add_argument("--model", default="demo", help="base model: demo, or a folder")
+    parser.add_argument("--shape", choices=sorted(SHAPES), help="instead: random weights")
+    parser.add_argument("--parts", default="sft,dpo,generation")
+    parser.add_argument("--pairs", type=int, default=16)
+    parser.add_argument("--reports", type=int, default=16)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--prompt-style", choices=("full", "compact"), default="full")
+    parser.add_argument("--max-length", type=int, default=2048)
+    parser.add_argument("--max-new-tokens", type=int, default=128)
+    parser.add_argument("--batch-size", type=int, default=32)
+    parser.add_argument("--sft-learning-rate", type=float, default=2e-4)
+    parser.add_argument("--dpo-learning-rate", type=float, default=2e-4)
+    parser.add_argument("--checkpointing", action="store_true")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--dtype", choices=("auto", "float32", "bfloat16"), default="auto")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--memory", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument("--out", type=Path, help="also write everything as JSON")
+    return parser.parse_args(words)
+
+
+def show_losses(rows: Sequence[Row]) -> dict[str, float]:
+    """Print and return how far each way's losses are from the first way's."""
+    found = {row.way: deviation(row.losses, rows[0].losses) for row in rows[1:]}
+    for way, value in found.items():
+        print(f"  losses of {way}: within {value:.1e} of {rows[0].way}'s, relative")
+    return found
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run the benchmark and print its tables."""
+    arguments = parse(words)
+    work = prepare(arguments)
+    base = work.base
+    print(
+        f"{base.name and Path(base.name).name}, {base.dtype}, {base.device}, "
+        f"{arguments.threads} thread(s), {len(work.pairs)} pairs, {len(work.prompts)} reports, "
+        f"{arguments.prompt_style} prompt",
+        flush=True,
+    )
+    result: dict[str, Any] = {
+        "date": date.today().isoformat(),
+        "hardware": hardware(base.device),
+        "arguments": settings_of(arguments),
+        "tokens": tokens_of(work.pairs),
+    }
+    print("  mean tokens: " + ", ".join(f"{k} {v:.0f}" for k, v in result["tokens"].items()))
+    parts = arguments.parts.split(",")
+    tables: list[str] = []
+    state = initial_state(work.spec, SEED)
+    for part, ways in (("sft", SFT), ("dpo", DPO)):
+        if part in parts:
+            rows = measure_training(ways, work, state, arguments)
+            deviations = show_losses(rows)
+            result[part] = {"rows": [asdict(row) for row in rows], "deviation": deviations}
+            tables.append(table(part.upper(), rows, "pairs/s"))
+            write(arguments.out, result)
+        if part == "sft":
+            trained = train_sft(base, work.spec, state, work.pairs, work.settings, seed=0)
+            state = state if trained is None else trained.state
+    if "generation" in parts:
+        rows, agreement = measure_generation(work, state, arguments)
+        result["generation"] = {"rows": [asdict(row) for row in rows], "agreement": agreement}
+        tables.append(table("Generation", rows, "reports/s"))
+        tables.append(agreement_text(agreement))
+        write(arguments.out, result)
+    print("\n" + "\n\n".join(tables))
+    return 0
+
+
+def write(path: Path | None, result: Mapping[str, Any]) -> None:
+    """Write what has been measured by now; what comes next may meet a limit."""
+    if path is not None:
+        atomic_write(path, json.dumps(result, indent=1) + "\n")
+
+
+def common_beginning(sequences: Sequence[Sequence[int]]) -> int:
+    """Return how many tokens all sequences begin with alike."""
+    alike = (len(set(column)) == 1 for column in zip(*sequences, strict=False))
+    return sum(1 for _ in takewhile(bool, alike))
+
+
+def tokens_of(pairs: Sequence[EncodedPair]) -> dict[str, float]:
+    """Return mean lengths of the pairs, and what all their prompts begin with."""
+    return {
+        "prompt": fmean(len(pair.prompt_ids) for pair in pairs),
+        "in common": float(common_beginning([pair.prompt_ids for pair in pairs])),
+        "chosen": fmean(len(pair.chosen_ids) for pair in pairs),
+        "rejected": fmean(len(pair.rejected_ids) for pair in pairs),
+    }
+
+
+def agreement_text(agreement: Mapping[str, Any]) -> str:
+    """Return the lines on equal answers and on those that differ where the model was sure."""
+    found = agreement["differences"]
+    sure = [item for item in found if item["gap"] > SURE]
+    lengths = ", ".join(f"{way} {mean:.1f}" for way, mean in agreement["mean_tokens"].items())
+    lines = [
+        f"Equal answers: {agreement['equal']} of {agreement['reports']}; mean tokens: {lengths}",
+        f"Different where the two best logits are within {SURE:g}: {len(found) - len(sure)}; "
+        f"elsewhere: {len(sure)}",
+    ]
+    lines += [f"  report {i['report']}, token {i['token']}, gap {i['gap']:.4f}" for i in sure]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

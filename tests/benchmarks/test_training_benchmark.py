@@ -1,0 +1,120 @@
+"""benchmarks/training.py: its arithmetic by hand, and a whole smoke run on a tiny random model."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def training(benchmark_module: Any) -> Any:
+    return benchmark_module("training")
+
+
+def lap(training: Any, seconds: float, reference: float = 0.0, losses: Any = (1.0,)) -> Any:
+    return training.Lap(seconds, reference, list(losses), 0.0)
+
+
+def test_the_ways_take_turns_and_a_warm_up_does_not_count(
+    training: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    order: list[str] = []
+    seconds = iter([9.0, 8.0, 1.0, 4.0, 3.0, 5.0])
+
+    def run(way: str) -> Any:
+        order.append(way)
+        return lap(training, next(seconds))
+
+    laps = training.take_turns(["a", "b"], 2, run, warm_up=True)
+    assert order == ["a", "b"] * 3
+    row = training.row_of("a", 6, laps["a"], warm_up=True)
+    assert row.laps == [1.0, 3.0]
+    assert (row.seconds, row.rate, row.warm_up) == (2.0, 3.0, 9.0)
+    assert "warm-up" in capsys.readouterr().out
+
+
+def test_a_row_is_the_median_of_its_laps(training: Any) -> None:
+    laps = [lap(training, s, r) for s, r in ((4.0, 2.0), (1.0, 3.0), (2.0, 9.0))]
+    row = training.row_of("a", 8, laps, warm_up=False)
+    assert (row.seconds, row.reference, row.rate, row.warm_up) == (2.0, 3.0, 4.0, None)
+
+
+def test_the_deviation_is_the_largest_relative_one(training: Any) -> None:
+    assert training.deviation([1.0, 2.1], [1.0, 2.0]) == pytest.approx(0.05)
+    with pytest.raises(ValueError, match=r"shorter|longer"):
+        training.deviation([1.0], [1.0, 2.0])
+
+
+def test_the_common_beginning_is_counted_in_tokens(training: Any) -> None:
+    assert training.common_beginning([(1, 2, 3), (1, 2, 4, 5), (1, 2)]) == 2
+    assert training.common_beginning([(1,), (2,)]) == 0
+
+
+def test_the_largest_group_has_the_most_tokens(training: Any) -> None:
+    pair = training.EncodedPair
+    pairs = [pair(str(i), (0,) * size, (1,), (1,)) for i, size in enumerate((9, 1, 6, 6, 11))]
+    assert [p.pair_id for p in training.largest_group(pairs, 2)] == ["2", "3"]
+
+
+def test_a_table_compares_with_its_first_row_in_80_columns(training: Any) -> None:
+    rows = [
+        training.Row("DPO, TRL", 8, 16.0, peak_mib=1000.0, losses=[0.7]),
+        training.Row("DPO, TRL precomputed", 8, 8.0, reference=2.5, peak_mib=1100.0),
+        training.Row("DPO, FedPref", 8, 4.0, reference=1.0, peak_mib=900.0),
+    ]
+    head, *lines = training.table("DPO", rows, "pairs/s").splitlines()
+    assert head.split() == ["DPO", "pairs/s", "ratio", "once,", "s", "peak", "MiB", "ratio"]
+    assert lines[0].split()[2:] == ["0.500", "1.00", "1,000", "1.00"]
+    assert lines[1].split()[3:] == ["1.000", "2.00", "2.5", "1,100", "1.10"]
+    assert lines[2].split()[2:] == ["2.000", "4.00", "1.0", "900", "0.90"]
+    assert max(map(len, [head, *lines])) <= 80
+
+
+def test_answers_are_compared_token_by_token(training: Any, benchmark_module: Any) -> None:
+    first_difference = benchmark_module("one_by_one").first_difference
+    assert first_difference((1, 2, 3), (1, 5, 3)) == 1
+    assert first_difference((1, 2, 3), (1, 2, 3)) is None
+    # A shorter answer is no difference by itself: FedPref stops when the object has closed.
+    assert first_difference((1, 2, 3), (1, 2)) is None
+    found = [{"report": 4, "token": 1, "gap": 0.5}, {"report": 6, "token": 0, "gap": 1e-4}]
+    text = training.agreement_text(
+        {"reports": 8, "equal": 6, "mean_tokens": {"a": 3.0}, "differences": found}
+    )
+    assert "6 of 8" in text
+    assert "report 4, token 1, gap 0.5000" in text
+    assert "report 6" not in text
+
+
+def test_what_is_written_down_names_no_folder(training: Any) -> None:
+    words = ["--sites", "/home/me/sites", "--model", "/home/me/small", "--out", "/home/me/x.json"]
+    assert "/home" not in json.dumps(training.settings_of(training.parse(words)))
+
+
+def test_gpu_script_in_its_smoke_form(tmp_path: Path) -> None:
+    """The same script and program as on a GPU; everything is there, and the ways agree."""
+    sh = shutil.which("sh")
+    assert sh is not None
+    subprocess.run(
+        [sh, str(ROOT / "benchmarks" / "gpu.sh"), "--smoke", str(tmp_path)],
+        check=True,
+        env={"PYTHON": sys.executable, "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},
+        stdout=subprocess.DEVNULL,
+    )
+    result = json.loads((tmp_path / "qwen3-smoke.json").read_text())
+    assert [row["way"] for row in result["sft"]["rows"]] == ["SFT, TRL", "SFT, FedPref"]
+    assert len(result["dpo"]["rows"]) == 3
+    for part in ("sft", "dpo"):
+        assert all(value < 1e-4 for value in result[part]["deviation"].values())
+        assert all(row["seconds"] > 0 for row in result[part]["rows"])
+    # Each optimiser step is one loss; the first of DPO is ln 2, at its reference.
+    assert result["dpo"]["rows"][0]["losses"][0] == pytest.approx(0.6931, abs=1e-4)
+    assert result["generation"]["agreement"]["reports"] == 2
+    assert all(i["gap"] <= 1e-3 for i in result["generation"]["agreement"]["differences"])
+    table = (tmp_path / "qwen3-smoke.txt").read_text()
+    assert max(map(len, table.splitlines())) <= 100
