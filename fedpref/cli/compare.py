@@ -367,7 +367,7 @@ def print_comparison(comparison: Mapping[str, Any]) -> None:
         title="Effects in points of loc+dis F1, paired 95 % interval (patients within sites)",
         title_justify="left",
     )
-    effects.add_column("effect")
+    effects.add_column("effect", overflow="fold")
     for column in ("client mean", "worst site"):
         effects.add_column(column, justify="right")
     cells = {

@@ -148,7 +148,9 @@ def print_tests(shown: Mapping[str, Any], console: Console) -> None:
                 f"left out: {row['comparison']}: {row['left_out']}", style="yellow", markup=False
             )
     if shown["degenerate"]:
-        console.print(f"no tests: {shown['degenerate']}", style="yellow", markup=False)
+        console.print(
+            f"no tests ({_said(shown)}): {shown['degenerate']}", style="yellow", markup=False
+        )
         return
     friedman = shown["friedman"]
     console.print(
@@ -204,7 +206,8 @@ def _pairs_table(shown: Mapping[str, Any]) -> Table:
         title_justify="left",
     )
     for column in ("ahead", "behind", "ranks apart", "p", "differ"):
-        table.add_column(column, justify="left" if column in ("ahead", "behind") else "right")
+        left = column in ("ahead", "behind")
+        table.add_column(column, justify="left" if left else "right", overflow="fold")
     for pair in nemenyi["pairs"]:
         ahead, behind = (pair["a"], pair["b"])[:: 1 if pair["difference"] <= 0 else -1]
         table.add_row(

@@ -176,7 +176,7 @@ def test_no_tests_but_a_reason(
     assert shown["friedman"] is None
     assert shown["nemenyi"] is None
     text = call(*folders).stdout
-    assert f"no tests: {shown['degenerate']}" in text
+    assert f"no tests (client mean): {shown['degenerate']}" in text
     assert "nan" not in text.lower().replace("fedpref", "")
 
 
