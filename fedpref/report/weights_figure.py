@@ -10,6 +10,7 @@ from fedpref.report.trace import Said
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+_WIDTH: Final = 5.2
 _INCHES_A_NAME: Final = 0.21
 
 
@@ -30,7 +31,7 @@ def weights_by_round(said: Mapping[str, Said], sites: Sequence[str]) -> list[Pic
             "table of aggregation weights holds the same numbers.",
             "Aggregation weights by round, a line a site.",
             [_panel(title, lines) for title, lines in changing.items()],
-            (5.2, _height(len(sites))),
+            (_WIDTH, _height(len(sites))),
         )
     ]
 
@@ -46,7 +47,9 @@ def _panel(title: str, lines: Mapping[str, Sequence[float | None]]) -> Callable[
     first, end = ([found[at][1] for _, _, found in known] for at in (0, -1))
     # Names stand where the lines are farther apart.
     left = max(first) - min(first) > max(end) - min(end)
-    room = 0.25 + max(0.38 * last, 0.4)
+    # Room for the longest name, whose letters are a tenth of an inch wide; it grows with the axis.
+    part = min(0.06 + 0.1 * max(len(short_name(site)) for site, _, _ in known) / _WIDTH, 0.5)
+    room = (last + 0.25) * part / (1 - part)
 
     def draw(axes: "Axes") -> None:
         gap = top * _INCHES_A_NAME / (_height(len(lines)) - 0.8)

@@ -1,5 +1,6 @@
 """The page in a real browser: it loads nothing, fails at nothing and fits a phone."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -47,13 +48,13 @@ def test_the_page_in_a_browser(browser: Any, written: dict[str, Path], width: in
 def test_no_table_of_six_sites_scrolls_on_a_wide_screen(
     browser: Any, comparison: dict[str, Any], write_comparison: Any
 ) -> None:
-    path = write_report(write_comparison(comparison))[0]
+    text = json.dumps(comparison).replace("site-4", "north-london")
+    path = write_report(write_comparison(json.loads(text)))[0]
     browser.open(path, width=1280)
     assert browser.evaluate(
         "[...document.querySelectorAll('.scroll')].filter(e => e.scrollWidth > e.clientWidth)"
         ".map(e => e.getAttribute('aria-labelledby'))"
     ) == []  # fmt: skip
-    assert browser.evaluate("document.querySelectorAll('td.range').length") > 20
 
 
 def test_the_checks_of_this_file_can_fail(browser: Any, tmp_path: Path) -> None:
