@@ -120,6 +120,8 @@ def test_the_test_split_is_opened_once(compared: dict[str, Any]) -> None:
     result = json.loads(first.stdout)
     assert set(result["policies"]) == {"fedpref", "central"}
     assert result["round"] == compared["selected_round"]
+    page = folder / "x" / "report" / "report.html"
+    assert f"Locked test at round {result['round']}" in page.read_text()
     again = run(folder, "test", str(folder / "x"), "--json")
     assert again.returncode == 1
     assert "evaluated before" in again.stderr
