@@ -11,7 +11,7 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from flwr.app import Message
+from flwr.app import Message, MetricRecord
 from numpy.typing import NDArray
 
 from fedpref.adapter_state import AdapterSpec
@@ -91,7 +91,7 @@ def extra_metrics(reply: Message, known: Collection[str]) -> tuple[str, ...]:
     return tuple(
         sorted(
             name
-            for record, metrics in reply.content.metric_records.items()
+            for record, metrics in wire.records(reply.content, MetricRecord).items()
             for name in metrics
             if record != wire.METRICS or name not in known
         )

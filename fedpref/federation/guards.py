@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from typing import Final
 
 import numpy as np
-from flwr.app import ConfigRecord, Message, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.common.constant import ErrorCode
 from numpy.typing import NDArray
 
@@ -131,7 +131,8 @@ def check_update(reply: Message, expected: Expectation) -> Update:
     if wire.text(config, wire.BASE_HASH) != expected.base_hash:
         raise Refused("the update builds on another adapter")
     count, loss = _pair_count(reply, expected), _train_loss(reply, expected)
-    arrays = [item for record in reply.content.array_records.values() for item in record.items()]
+    records = wire.records(reply.content, ArrayRecord).values()
+    arrays = [item for record in records for item in record.items()]
     if len(arrays) != 1:
         raise Refused(f"the update holds {len(arrays)} arrays, not 1")
     ((name, array),) = arrays
@@ -160,26 +161,28 @@ def check_nothing_trained(reply: Message, expected: Expectation) -> None:
 
 def check_counts(reply: Message) -> EvaluationCounts:
     """Return the counts of an `evaluated` reply; raises Refused naming a count that cannot be."""
-    metrics = reply.content.metric_records.get(wire.METRICS, MetricRecord())
-    known = {name: value for name, value in metrics.items() if name in EVALUATED_METRICS}
+    known = {name: value for name, value in _metrics(reply).items() if name in EVALUATED_METRICS}
     try:
         return EvaluationCounts.from_dict(known)
     except ValueError as error:
         raise Refused(f"the evaluation's counts cannot be: {error}") from None
 
 
+def _metrics(reply: Message) -> MetricRecord:
+    return wire.records(reply.content, MetricRecord).get(wire.METRICS, MetricRecord())
+
+
 def _train_loss(reply: Message, expected: Expectation) -> float | None:
     if not expected.loss:
         return None
-    loss = reply.content.metric_records.get(wire.METRICS, MetricRecord()).get(wire.TRAIN_LOSS)
+    loss = _metrics(reply).get(wire.TRAIN_LOSS)
     if not isinstance(loss, float) or not math.isfinite(loss) or loss < 0:
         raise Refused("the strategy asked for the training loss, and it is no finite number ≥ 0")
     return loss
 
 
 def _pair_count(reply: Message, expected: Expectation) -> int:
-    metrics = reply.content.metric_records.get(wire.METRICS, MetricRecord())
-    count = metrics.get(wire.NUM_EXAMPLES)
+    count = _metrics(reply).get(wire.NUM_EXAMPLES)
     if not isinstance(count, int) or isinstance(count, bool) or count <= 0:
         raise Refused("the pair count is not a positive integer")
     # The handshake counts after over-long pairs were dropped, and nothing is dropped later.

@@ -8,7 +8,7 @@ recomputes its hash.
 
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -37,6 +37,9 @@ TRAIN_LOSS = "train_loss"
 READY, TRAINED, NOTHING_TRAINED = "ready", "trained", "nothing-trained"
 EVALUATED, WITHHELD = "evaluated", "withheld"
 LACKS, FAILED = "missing", "error"
+
+
+Kind = TypeVar("Kind", ArrayRecord, ConfigRecord, MetricRecord)
 
 
 class Outgoing:
@@ -96,7 +99,7 @@ def read_states(
     whole adapter does not match its hash, or if an array is malformed.
     """
     states, unusable = {}, []
-    for name, array in content.array_records.get(ARRAYS, ArrayRecord()).items():
+    for name, array in records(content, ArrayRecord).get(ARRAYS, ArrayRecord()).items():
         after, before, only_b = split_name(name)
         if before:
             start = held(before)
@@ -129,7 +132,7 @@ def make_whole(
     names it and not checked: that is the guards' part, as for an update that came whole. Raises
     AdapterError if the difference starts from another adapter or is malformed.
     """
-    for record in content.array_records.values():
+    for record in records(content, ArrayRecord).values():
         for name in list(record):
             after, before, only_b = split_name(name)
             if not before:
@@ -164,9 +167,18 @@ def read_keyed(record: ArrayRecord) -> AdapterState:
     return {key: record[key].numpy() for key in sorted(record)}
 
 
+def records(content: RecordDict, kind: type[Kind]) -> dict[str, Kind]:
+    """Return the records of one kind by name.
+
+    Flower's own views (`content.array_records` …) are reference cycles: through one, all arrays of
+    a message stay in memory until Python's collector comes by.
+    """
+    return {name: record for name, record in content.items() if isinstance(record, kind)}
+
+
 def config_of(message: Message) -> ConfigRecord:
     """Return the config record of a message; raises RoundError if there is none."""
-    record = message.content.config_records.get(CONFIG) if message.has_content() else None
+    record = records(message.content, ConfigRecord).get(CONFIG) if message.has_content() else None
     if record is None:
         raise RoundError("the message has no config record")
     return record

@@ -1,6 +1,8 @@
 """One reply by itself: whatever its bytes are, it is accepted or refused by name."""
 
+import gc
 import io
+import weakref
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -17,6 +19,7 @@ from fedpref.adapter_state import AdapterState, initial_state, pack, state_diges
 from fedpref.errors import RoundError
 from fedpref.evaluation.metrics import EvaluationCounts
 from fedpref.federation import wire
+from fedpref.federation.cohort_guards import ExtraMetrics
 from fedpref.federation.guards import (
     EVALUATED_METRICS,
     Expectation,
@@ -84,6 +87,24 @@ def test_a_good_update_comes_through_bit_for_bit() -> None:
     update = check_update(reply, EXPECTED)
     assert update.flat.tobytes() == pack(state, SPEC).tobytes()
     assert (update.pair_count, update.adapter_hash) == (3, state_digest(state))
+
+
+def test_a_reply_that_was_looked_at_does_not_wait_for_the_garbage_collector() -> None:
+    state = random_state(1)
+    reply = reply_of(state)
+    array = weakref.ref(reply.content[wire.ARRAYS][state_digest(state)])
+    gc.disable()
+    try:
+        check_reply(reply, EXPECTED, STATUSES)
+        wire.make_whole(reply.content, BASE, state, SPEC, "float32")
+        update = check_update(reply, EXPECTED)
+        assert ExtraMetrics().warning("site-a", reply, EXPECTED.metrics) is None
+        assert array() is not None
+        del reply
+        assert array() is None
+    finally:
+        gc.enable()
+    assert update.pair_count == 3
 
 
 def test_a_loss_is_looked_at_only_if_it_was_asked_for() -> None:
