@@ -171,7 +171,7 @@ def federated_bootstrap(
     sent = {name: sites[name] for name in sorted(sites)}
     known = {name: totals for name, totals in sent.items() if totals is not None}
     if not known:
-        return Effect(None, None, None, "every site withheld its draws")
+        return Effect(None, None, None, "no site sent totals")
     first, *others = known
     shape = known[first].draws.shape
     for name in others:
