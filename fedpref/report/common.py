@@ -19,22 +19,30 @@ WEIGHT: Kind = fixed(4)
 
 
 def weights_table(
-    weights: Sequence[Mapping[str, float | None]], sites: Sequence[str], *, of: str = ""
+    weights: Mapping[str, Sequence[Mapping[str, float | None]]],
+    sites: Sequence[str],
+    *,
+    of: str = "",
 ) -> Table:
     """Return one row a round: each site's weight in the average; 0 for a site that did not train.
 
-    `of` is a sentence about whose weights they are.
+    `weights` are of each strategy, which is named if there are several; `of` is a sentence about
+    whose they are.
     """
+    many = len(weights) > 1
     return Table(
         name="weights",
         title="Aggregation weights",
         caption=f"The share of each site in the average of the round's adapters. {of}".strip(),
         columns=(
             Column("round", "Round", PLAIN_ROUND),
+            *([Column("system", "System", TEXT)] if many else []),
             *(Column(site, site, WEIGHT) for site in sites),
         ),
         rows=tuple(
-            (number, *(row.get(site, 0.0) for site in sites)) for number, row in enumerate(weights)
+            (number, *([name] * many), *(row.get(site, 0.0) for site in sites))
+            for name, rounds in weights.items()
+            for number, row in enumerate(rounds)
         ),
     )
 

@@ -406,8 +406,9 @@ def runs_table(result: Comparison) -> Table:
 
 
 def comparison_weights(result: Comparison) -> Table:
-    """Return FedPref's aggregation weights, a row a round."""
-    return weights_table(result.weights, list(result.sites), of=_whose(result))
+    """Return FedPref's aggregation weights, or each strategy's, a row a round."""
+    weights = {name: said.weights for name, said in comparison_said(result).items()}
+    return weights_table(weights, list(result.sites), of=_whose(result))
 
 
 def comparison_said(result: Comparison) -> dict[str, Said]:

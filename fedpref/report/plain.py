@@ -101,7 +101,7 @@ def disease_sites_table(run: Run) -> Table:
 
 def run_weights(run: Run) -> Table:
     """Return the aggregation weights, a row a round."""
-    return weights_table(run.weights, list(run.sites))
+    return weights_table({run.strategy: run.weights}, list(run.sites))
 
 
 def run_said(run: Run) -> dict[str, Said]:

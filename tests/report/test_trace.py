@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from fedpref.report.common import weights_table
 from fedpref.report.comparison import comparison_said, comparison_tables
 from fedpref.report.plain import run_said, run_tables
 from fedpref.report.result import Comparison, Run, RunConfigFile
@@ -81,6 +82,17 @@ def test_where_the_two_kinds_of_report_have_it_from(
     comparison["trace"] = []
     old = Comparison.model_validate_json(json.dumps(comparison))
     assert not {"strategy", "strategy-sites"} & comparison_tables(old).keys()
+
+
+def test_weights_of_several_strategies_stand_in_one_table(make_trace: MakeTrace) -> None:
+    _, weights = make_trace(["a", "b"])
+    one = weights_table({"feddraw": weights}, ["a", "b"])
+    assert one.cells[0] == ["0", "0.2000", "0.8000"]
+    many = weights_table({"median": [{"a": None, "b": None}], "feddraw": weights}, ["a", "b"])
+    assert many.cells[:2] == [
+        ["0", "median", "no data", "no data"],
+        ["0", "feddraw", "0.2000", "0.8000"],
+    ]
 
 
 def test_weights_are_drawn_if_they_change(make_trace: MakeTrace) -> None:
