@@ -252,7 +252,10 @@ def _check_enough_sites(experiment: Experiment, pairs: Pairs) -> None:
                 config, make_strategy(config), sites=len(experiment.sites), with_pairs=with_pairs
             )
         except ConfigError as error:
-            problems.append(error)
+            # Of several partitions, one may be too small.
+            problems.append(
+                ConfigError(error.what, why=error.why, fix=error.fix, file=config.sites)
+            )
     raise_all(problems)
 
 
