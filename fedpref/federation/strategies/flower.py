@@ -208,7 +208,7 @@ class QFedAvg(flower.QFedAvg):
 
     stateless = True
 
-    def __init__(self, *, q: float = 0.1, client_learning_rate: float = 1.0) -> None:
+    def __init__(self, *, q: float = 0.1, client_learning_rate: float = 10.0) -> None:
         _require("q is ≥ 0", q >= 0)
         _require("client_learning_rate is above 0", client_learning_rate > 0)
         super().__init__(
