@@ -450,6 +450,8 @@ def print_partitions(shown: Mapping[str, Any]) -> None:
     console.print(table)
     for found in shown["rankings"].values():
         print_tests(found, console)
+    for note in shown["notes"]:
+        console.print(note, style="yellow", markup=False)
 
 
 def _warn_of_synthetic() -> None:

@@ -128,6 +128,8 @@ def partitions_record(run: str, comparisons: Mapping[str, Json]) -> Json:
         "run": run,
         "synthetic": any(found["synthetic"] for found in comparisons.values()),
         "seeds": first["seeds"],
+        # Mostly the same everywhere.
+        "notes": list(dict.fromkeys(n for found in comparisons.values() for n in found["notes"])),
         "partitions": [
             {
                 "path": name,

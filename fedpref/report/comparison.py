@@ -181,7 +181,8 @@ def _strategies_table(result: Comparison) -> Table:
             SPREAD_NOTE,
             "The last round is compared, whatever the scores are. Site roots: whether the sites "
             f"began with the very adapters of {first}, by their hashes.",
-            "One partition: whether the order of the strategies recurs on others is not tested.",
+            "This is one partition: whether the order of the strategies recurs on others is "
+            "another question.",
         ),
     )
 

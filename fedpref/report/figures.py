@@ -115,9 +115,11 @@ def trajectories(result: Comparison) -> Picture:
             styles = list(arm_styles(result.arm_names).values())
             _lines(axes, series[key], styles, limits)
             _rounds_axis(axes, title, result.rounds, names=_ends_named(series[key]))
+            if result.of_strategies:
+                return  # the last round, which nothing selects
             axes.axvline(result.selected_round, color=GREY, linewidth=0.8, zorder=0)
             axes.annotate(
-                "compared" if result.of_strategies else "selected",
+                "selected",
                 (result.selected_round, limits[0]),
                 (3, 3),
                 textcoords="offset points",

@@ -107,6 +107,7 @@ class Partitions(Part):
     run: str
     synthetic: bool
     seeds: tuple[int, ...]
+    notes: tuple[str, ...] = ()
     partitions: tuple[PartitionOf, ...]
     arms: dict[ArmName, ArmMeans]
     rankings: dict[RankedBy, Ranking]

@@ -152,7 +152,7 @@ def partitions_page(
                 "Results",
                 ("headline", "tests", "nemenyi"),
                 "average-ranks",
-                sentences=sentences,
+                sentences=(*sentences, *(f"{note}." for note in found.notes)),
             ),
             section(
                 "partitions",

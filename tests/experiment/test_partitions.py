@@ -59,6 +59,7 @@ def test_all_problems_of_all_partitions_are_said_at_once(
 def comparison(**client_means: float | None) -> Value:
     return {
         "synthetic": True,
+        "notes": ["said of every partition"],
         "seeds": [1, 2],
         "selected_round": 1,
         "config": {"sites": "here"},
@@ -83,6 +84,7 @@ def test_means_and_ranks_over_partitions() -> None:
     found = partitions_record(
         "r", {"p1": comparison(a=0.5, b=0.6, c=0.4), "p2": comparison(a=0.7, b=0.6, c=0.5)}
     )
+    assert found["notes"] == ["said of every partition"]
     assert found["arms"]["a"] == {
         "client_mean": pytest.approx(0.6),
         "worst_site": pytest.approx(0.3),

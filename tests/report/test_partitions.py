@@ -63,7 +63,7 @@ def test_strategies_stand_in_the_order_they_were_named(of_strategies: Value) -> 
     ]  # fmt: skip
     assert [row[-1] for row in table.cells] == ["the same", "the same", "others"]
     assert any("divided by their number" in note for note in table.notes)
-    assert any("not tested" in note for note in table.notes)
+    assert any("one partition" in note for note in table.notes)
     assert findings(result)[0].startswith("On the client mean, pair-fedavg is 2.49 points above")
 
 
@@ -116,6 +116,7 @@ def made(tmp_path: Path, comparison: Value) -> Callable[[int], Path]:
         found: dict[str, Value] = {}
         for number in range(1, count + 1):
             value = strategies(comparison)
+            value["notes"] = ["ffa has roots of its own"]
             value["config"]["sites"] = f"/data/division-{number}"
             name = f"partition-{number}"
             (folder / name).mkdir(parents=True)
@@ -174,6 +175,7 @@ def test_the_report_over_partitions(made: Callable[[int], Path]) -> None:
         "by-partition.png",
     } <= names
     page = (folder / "report" / "report.html").read_text()
+    assert page.count("<li>ffa has roots of its own.</li>") == 1
     for text in (LONG, "partition-3", "/data/division-2", "Synthetic data", "Average ranks"):
         assert text in page
     assert "<script" not in page
