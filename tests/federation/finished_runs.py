@@ -50,23 +50,23 @@ def adapter_of(run_id: str, site: str, round_: int) -> str:
 
 
 def finish_run(
-    folder: Path, sites: Sequence[SiteDirectory], run_id: str, right: float, **settings: Any
+    folder: Path, made: Sequence[SiteDirectory], run_id: str, right: float, /, **settings: Any
 ) -> Path:
     """A run of two rounds in which the share `right` of the answers is the annotation."""
     config = load_config({"sites": "nowhere", "strategy": _strategy(run_id), **settings})
     run = folder / "runs" / run_id
     run.mkdir(parents=True)
-    agreement = Agreement(SPEC, {}, {}, {site.name: 3 for site in sites}, synthetic=True)
+    agreement = Agreement(SPEC, {}, {}, {site.name: 3 for site in made}, synthetic=True)
     (run / "agreement.json").write_text(json.dumps(agreement.to_dict()))
     (run / "config.json").write_text(json.dumps({"config": config.to_flat()}))
     local = run_id.startswith("local")
     rounds = []
     for t in (0, 1):
-        entries = {site.name: {"counts": _answer(site, config, run_id, t, right)} for site in sites}
+        entries = {site.name: {"counts": _answer(site, config, run_id, t, right)} for site in made}
         common = None if local else adapter_of(run_id, "", t)
         rounds.append({"round": t, "adapter": common, "sites": entries})
     write_jsonl(run / "rounds.jsonl", rounds)
-    for site in sites if local else ():
+    for site in made if local else ():
         own = [{"round": t, "adapter": adapter_of(run_id, site.name, t)} for t in (0, 1)]
         write_jsonl(run / "sites" / site.name / "rounds.jsonl", own)
     return run
