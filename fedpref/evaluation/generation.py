@@ -1,0 +1,177 @@
+"""Batched greedy generation with an adapter, the prompts' common beginning computed once.
+
+What a model generates here depends on the base, the adapter and the prompt alone: the base's own
+generation defaults (sampling, penalties, forced tokens) have no part in it.
+"""
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from fedpref.adapter_state import AdapterSpec, AdapterState
+from fedpref.errors import DataError
+from fedpref.evaluation.answer_end import AnswerEnd
+from fedpref.evaluation.shared_prefix import SharedPrefix, allows_gaps, common_prefix
+from fedpref.training.base_model import BaseModel
+from fedpref.training.encoding import stop_token_ids
+from fedpref.training.session import adapter_session
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Generated tokens without the end of turn; `truncated` if the token limit came first.
+
+    An answer ends at the end of turn, or before it where its projection is decided (`AnswerEnd`):
+    it then counts as whole, and its tokens show that the model went on, so that `strict` is false
+    for it as for all that would have followed.
+    """
+
+    token_ids: tuple[int, ...]
+    truncated: bool
+
+
+def generate(
+    base: BaseModel,
+    spec: AdapterSpec,
+    state: AdapterState,
+    prompts: Sequence[Sequence[int]],
+    *,
+    batch_size: int,
+    max_new_tokens: int,
+) -> list[Answer]:
+    """Return the greedy answer to each prompt (token ids), in the order of `prompts`.
+
+    Prompts of similar length share a batch, the longest come first. Batches may change the last
+    bits of a logit, so that an answer can depend on them where two tokens are nearly equally good.
+    Raises DataError if a prompt and the longest answer do not fit into the model's context.
+    """
+    if not prompts:
+        return []
+    longest = max(map(len, prompts))
+    _check_context(base, longest, max_new_tokens)
+    stops = frozenset(stop_token_ids(base))
+    answers = [_Growing(base.tokenizer, prompt, stops, max_new_tokens) for prompt in prompts]
+    with adapter_session(base, spec, state) as peft_model, torch.inference_mode():
+        if base.dtype == "float32":
+            # Half the time of a small model goes into the adapter's own products. A merge allocates
+            # new weights, and the session puts the old ones back; bfloat16 would round it away.
+            peft_model.merge_adapter(safe_merge=True)
+        model = peft_model.get_base_model()
+        prefix = None
+        if allows_gaps(model, longest + max_new_tokens):
+            prefix = SharedPrefix(model, common_prefix(prompts) if len(prompts) > 1 else [])
+        pad = int(base.tokenizer.pad_token_id)
+        for batch in _batches(prompts, batch_size):
+            _generate_batch(
+                model,
+                [prompts[index] for index in batch],
+                [answers[index].take for index in batch],
+                prefix,
+                pad,
+            )
+    return [answer.finished() for answer in answers]
+
+
+class _Growing:
+    """One answer while it is written."""
+
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        prompt: Sequence[int],
+        stops: frozenset[int],
+        limit: int,
+    ) -> None:
+        self._end = AnswerEnd(tokenizer, prompt)
+        self._stops, self._limit = stops, limit
+        self._token_ids: list[int] = []
+        self._truncated = False
+
+    def take(self, token: int) -> bool:
+        """Add a token, or end at a stop; return whether there is more to come."""
+        if token in self._stops:
+            return False
+        self._token_ids.append(token)
+        if self._end.reached(self._token_ids):
+            return False
+        self._truncated = len(self._token_ids) == self._limit
+        return not self._truncated
+
+    def finished(self) -> Answer:
+        return Answer(tuple(self._token_ids), self._truncated)
+
+
+def left_padded(prompts: Sequence[Sequence[int]], pad: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return token ids and attention mask, (prompts, longest), with the padding on the left."""
+    longest = max(map(len, prompts))
+    ids = torch.tensor([[pad] * (longest - len(prompt)) + list(prompt) for prompt in prompts])
+    lengths = torch.tensor([len(prompt) for prompt in prompts])
+    mask = (torch.arange(longest)[None] >= longest - lengths[:, None]).long()
+    return ids, mask
+
+
+def _generate_batch(
+    model: PreTrainedModel,
+    prompts: Sequence[Sequence[int]],
+    takers: Sequence[Callable[[int], bool]],
+    prefix: SharedPrefix | None,
+    pad: int,
+) -> None:
+    """Hand each row's greedy tokens to its taker until that wants no more.
+
+    `prefix` is what `model` has computed of all prompts already, or None if it takes no padding
+    but on the left.
+    """
+    shared = prefix.length if prefix else 0
+    ids, mask = (t.to(model.device) for t in left_padded([p[shared:] for p in prompts], pad))
+    mask = torch.cat([mask.new_ones(len(prompts), shared), mask], dim=1)
+    positions = (mask.cumsum(1) - 1).clamp(min=0)[:, shared:]
+    cache = prefix.expanded(len(prompts)) if prefix else None
+    # Some models count positions off the mask, or have none.
+    given = "position_ids" in inspect.signature(model.forward).parameters
+    live = list(takers)
+    while True:
+        output = model(
+            input_ids=ids,
+            attention_mask=mask,
+            cache=cache,
+            use_cache=True,
+            logits_to_keep=1,
+            **({"position_ids": positions} if given else {}),
+        )
+        cache = output.cache
+        tokens = output.logits[:, -1].argmax(1)
+        wants = [take(token) for take, token in zip(live, tokens.tolist(), strict=True)]
+        kept = [row for row, more in enumerate(wants) if more]
+        if not kept:
+            return
+        if len(kept) < len(live):
+            rows = torch.tensor(kept, device=ids.device)
+            cache.reorder_cache(rows)
+            tokens, mask, positions = tokens[rows], mask[rows], positions[rows]
+            live = [live[row] for row in kept]
+        ids = tokens[:, None]
+        mask = torch.cat([mask, mask.new_ones(len(live), 1)], dim=1)
+        positions = positions[:, -1:] + 1
+
+
+def _batches(prompts: Sequence[Sequence[int]], size: int) -> Iterator[list[int]]:
+    """Yield the indices of each batch; the longest first, so that memory peaks at once."""
+    order = sorted(range(len(prompts)), key=lambda index: -len(prompts[index]))
+    for start in range(0, len(order), size):
+        yield order[start : start + size]
+
+
+def _check_context(base: BaseModel, longest: int, max_new_tokens: int) -> None:
+    context = getattr(base.model.config.get_text_config(), "max_position_embeddings", None)
+    if context is not None and longest + max_new_tokens > context:
+        raise DataError(
+            f"a prompt of {longest} tokens and {max_new_tokens} new ones exceed the base model's "
+            f"context of {context}",
+            why="no prompt is ever cut",
+            fix="lower evaluation.max-new-tokens, use prompt.style = 'compact', or leave such "
+            "reports out",
+        )
