@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 import torch
 from transformers import GenerationConfig, PreTrainedModel
 
 from fedpref.adapter_state import AdapterSpec, AdapterState
+from fedpref.evaluation.answer_end import AnswerEnd
 from fedpref.training.base_model import BaseModel
 from fedpref.training.encoding import stop_token_ids
 from fedpref.training.session import adapter_session
@@ -33,7 +35,7 @@ def one_by_one(
     prompts: Sequence[Sequence[int]],
     max_new_tokens: int,
 ) -> list[Tokens]:
-    """Return each prompt's greedy answer, up to and with the end of turn, if it comes."""
+    """Return each prompt's greedy answer before its end of turn, or as long as it may get."""
     stops = stop_token_ids(base)
     with adapter_session(base, spec, state) as peft_model, torch.inference_mode():
         model = _merged(peft_model, base)
@@ -47,13 +49,27 @@ def one_by_one(
         for prompt in prompts:
             ids = torch.tensor([list(prompt)], device=base.device)
             output = model.generate(input_ids=ids, attention_mask=torch.ones_like(ids))
-            answers.append(tuple(output[0, len(prompt) :].tolist()))
+            new = output[0, len(prompt) :].tolist()
+            answers.append(tuple(takewhile(lambda token: token not in stops, new)))
     return answers
 
 
-def first_difference(one: Tokens, other: Tokens) -> int | None:
-    """Return the first place at which both have a token and not the same; None if there is none."""
-    return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), None)
+def first_difference(one: Tokens, other: Tokens, *, decided: bool = False) -> int | None:
+    """Return the first place at which the other answer is not the one; None if there is none.
+
+    An answer that is `decided` may end before the one does.
+    """
+    places = enumerate(zip(one, other, strict=False))
+    first = next((place for place, (a, b) in places if a != b), None)
+    if first is not None or len(one) == len(other) or (decided and len(other) < len(one)):
+        return first
+    return min(len(one), len(other))
+
+
+def is_decided(base: BaseModel, prompt: Sequence[int], answer: Tokens) -> bool:
+    """Return whether FedPref may have ended the answer before the model did."""
+    end = AnswerEnd(base.tokenizer, prompt)
+    return any(end.reached(answer[: place + 1]) for place in range(len(answer)))
 
 
 def differences(
@@ -64,8 +80,11 @@ def differences(
     one: Sequence[Tokens],
     other: Sequence[Tokens],
 ) -> list[Difference]:
-    """Return the differences of two lists of answers, in order."""
-    places = [first_difference(a, b) for a, b in zip(one, other, strict=True)]
+    """Return where the other answers, FedPref's, differ from the one's, in order."""
+    places = [
+        first_difference(a, b, decided=is_decided(base, prompt, b))
+        for prompt, a, b in zip(prompts, one, other, strict=True)
+    ]
     found = []
     with adapter_session(base, spec, state) as peft_model, torch.inference_mode():
         model = _merged(peft_model, base)

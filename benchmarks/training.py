@@ -43,7 +43,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
 from clock import memory_mib, peak_mib, seconds_now, start_peak
-from one_by_one import differences, one_by_one
+from one_by_one import differences, is_decided, one_by_one
 from random_models import SHAPES, random_base
 from stock_trl import stock_dpo, stock_sft
 
@@ -51,7 +51,7 @@ from fedpref.adapter_state import AdapterSpec, AdapterState, initial_state
 from fedpref.config import LoraSettings, TrainingSettings
 from fedpref.data import SiteDirectory, site_directories
 from fedpref.demo.sites import ensure_demo_sites
-from fedpref.evaluation.extraction import generate
+from fedpref.evaluation.generation import generate
 from fedpref.files import atomic_write
 from fedpref.preference.dataset import read_pairs
 from fedpref.task.prompt import messages
@@ -311,6 +311,10 @@ def measure_generation(
     return rows, {
         "reports": len(prompts),
         "equal": len(prompts) - len(found),
+        "ended_before_the_model": sum(
+            len(b) < len(a) and is_decided(base, prompt, b)
+            for prompt, a, b in zip(prompts, answers[ONE], answers[OURS], strict=True)
+        ),
         "mean_tokens": lengths,
         "differences": [asdict(item) for item in found],
     }
@@ -448,7 +452,9 @@ def agreement_text(agreement: Mapping[str, Any]) -> str:
     sure = [item for item in found if item["gap"] > SURE]
     lengths = ", ".join(f"{way} {mean:.1f}" for way, mean in agreement["mean_tokens"].items())
     lines = [
-        f"Equal answers: {agreement['equal']} of {agreement['reports']}; mean tokens: {lengths}",
+        f"Equal answers: {agreement['equal']} of {agreement['reports']}, of which FedPref ended "
+        f"{agreement['ended_before_the_model']} before the model did",
+        f"Mean tokens: {lengths}",
         f"Different where the two best logits are within {SURE:g}: {len(found) - len(sure)}; "
         f"elsewhere: {len(sure)}",
     ]

@@ -80,11 +80,20 @@ def test_answers_are_compared_token_by_token(training: Any, benchmark_module: An
     first_difference = benchmark_module("one_by_one").first_difference
     assert first_difference((1, 2, 3), (1, 5, 3)) == 1
     assert first_difference((1, 2, 3), (1, 2, 3)) is None
-    # A shorter answer is no difference by itself: FedPref stops when the object has closed.
-    assert first_difference((1, 2, 3), (1, 2)) is None
+    assert first_difference((1, 2), (1, 2, 3)) == 2
+    assert first_difference((1, 2, 3), (1, 2)) == 2
+    # FedPref ends an answer whose object has closed before the model does.
+    assert first_difference((1, 2, 3), (1, 2), decided=True) is None
+    assert first_difference((1, 2), (1, 2, 3), decided=True) == 2
     found = [{"report": 4, "token": 1, "gap": 0.5}, {"report": 6, "token": 0, "gap": 1e-4}]
     text = training.agreement_text(
-        {"reports": 8, "equal": 6, "mean_tokens": {"a": 3.0}, "differences": found}
+        {
+            "reports": 8,
+            "equal": 6,
+            "ended_before_the_model": 2,
+            "mean_tokens": {"a": 3.0},
+            "differences": found,
+        }
     )
     assert "6 of 8" in text
     assert "report 4, token 1, gap 0.5000" in text
