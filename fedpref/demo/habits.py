@@ -30,7 +30,7 @@ class Habits:
 
 
 EXACT: Final = Habits()
-EXACT_RATE: Final = 0.05
+EXACT_RATE: Final = 0.0
 # How often an answer that is not exact has each habit.
 HABIT_RATES: Final = {
     "drop_hedged": 0.30,
@@ -38,7 +38,7 @@ HABIT_RATES: Final = {
     "keep_resolved": 0.20,
     "keep_denied": 0.10,
     "keep_historical": 0.20,
-    "lung_only": 0.95,
+    "lung_only": 1.0,
     "drop_place": 0.10,
     "one_side": 0.10,
 }

@@ -3,9 +3,10 @@
     python -m fedpref.demo.pretrain --output fedpref/demo/model
 
 The model is a Qwen3 of about two million parameters. First it learns to read: single findings,
-then whole reports, answered exactly. Then it learns to answer under labelling habits that it
-cannot see (see `habits`), so that it ends able to read but with another convention than the
-sites'. The weights are saved as bfloat16; TRAINING.json beside them records how they came about.
+then whole reports, answered exactly, in two phases of which the second starts from the first. Then
+it learns to answer under labelling habits that it cannot see (see `habits`), so that it ends able
+to read but with another convention than the sites'. The weights are saved as bfloat16;
+TRAINING.json beside them records how they came about.
 """
 
 import argparse
@@ -35,9 +36,10 @@ VOCABULARY: Final = 2048
 TOKENIZER_REPORTS: Final = 8000
 BATCH: Final = 16
 POOL: Final = 40  # batches that are drawn together, so that each holds reports of like length
-READING_STEPS: Final = 6000
+READING_STEPS: Final = 6000  # of each of the two reading phases
 READING_RATE: Final = 3e-3
-SIMPLE_UNTIL: Final = 0.10  # share of the reading steps in which a report has one finding at most
+REREADING_RATE: Final = 2e-3
+SIMPLE_UNTIL: Final = 0.10  # share of the first phase in which a report has one finding at most
 HABIT_STEPS: Final = 600
 HABIT_RATE: Final = 1e-3
 WARM_UP_STEPS: Final = 100
@@ -100,6 +102,12 @@ def to_read(rng: np.random.Generator, progress: float) -> tuple[SyntheticReport,
     else:
         style = replace(style, denials_mean=0.4, priors_mean=0.2, distractors_mean=0.2, history=0.0)
         report = render(sample_case(rng)[:1], style, rng)
+    return report, answer(report, EXACT)
+
+
+def to_reread(rng: np.random.Generator, progress: float) -> tuple[SyntheticReport, Structure]:
+    """Return a fresh whole report with its exact answer."""
+    report = sample_report(rng, sample_style(rng))
     return report, answer(report, EXACT)
 
 
@@ -283,8 +291,8 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     torch.set_num_threads(options.threads)
 
-    for_tokenizer, for_reading, for_dev, for_habits = (
-        np.random.Generator(np.random.Philox(key=[options.seed, part])) for part in range(4)
+    for_tokenizer, for_reading, for_dev, for_habits, for_rereading = (
+        np.random.Generator(np.random.Philox(key=[options.seed, part])) for part in range(5)
     )
     dev = [sample_report(for_dev, sample_style(for_dev)) for _ in range(DEV_REPORTS)]
     if options.reader and options.reader.is_dir():
@@ -294,10 +302,14 @@ def main() -> None:
     else:
         tokenizer = build_tokenizer(for_tokenizer)
         model = new_model(tokenizer, options.seed)
-        trained = train(
-            model, tokenizer, for_reading, to_read, steps=READING_STEPS, peak_rate=READING_RATE
-        )
-        reading = {**trained, "dev": evaluate(model, tokenizer, dev)}
+        phases = [
+            train(model, tokenizer, rng, sample, steps=READING_STEPS, peak_rate=rate)
+            for rng, sample, rate in (
+                (for_reading, to_read, READING_RATE),
+                (for_rereading, to_reread, REREADING_RATE),
+            )
+        ]
+        reading = {"phases": phases, "dev": evaluate(model, tokenizer, dev)}
         if options.reader:
             with atomic_dir(options.reader) as folder:
                 model.save_pretrained(folder)

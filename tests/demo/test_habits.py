@@ -57,7 +57,7 @@ def test_habits_come_at_their_rates():
     for name, rate in HABIT_RATES.items():
         expected = (1 - EXACT_RATE) * rate
         found = sum(getattr(habits, name) for habits in drawn) / len(drawn)
-        assert abs(found - expected) < 4 * (expected * (1 - expected) / len(drawn)) ** 0.5
+        assert abs(found - expected) <= 4 * (expected * (1 - expected) / len(drawn)) ** 0.5
     # Some answers that might have habits happen to have none.
     none = EXACT_RATE + (1 - EXACT_RATE) * math.prod(1 - rate for rate in HABIT_RATES.values())
     found = sum(habits == EXACT for habits in drawn) / len(drawn)
