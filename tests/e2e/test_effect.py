@@ -22,7 +22,7 @@ def test_a_simulation_and_a_deployment_give_the_same_effect(
     sites = make_sites(tmp_path / "sites", (20, 24))
     a, b = (
         finish_run(tmp_path, sites, run_id, right, sites=str(tmp_path / "sites"))
-        for run_id, right in (("fedpref", 0.8), ("local", 0.5))
+        for run_id, right in (("fedpref", 0.9), ("local", 0.4))
     )
     simulated = subprocess.run(
         [str(FEDPREF), "effect", str(a), str(b), "--json"],
