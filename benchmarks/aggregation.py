@@ -179,7 +179,7 @@ class Ours:
         name = self.names[number % FILES]
         data = (self.folder / f"{number % FILES}.npy").read_bytes()
         array = Array("float32", (self.spec.parameter_count,), "numpy.ndarray", data)
-        fields = {
+        fields: dict[str, Any] = {
             wire.STATUS: wire.TRAINED,
             wire.SITE: site,
             wire.FEDERATION: "benchmark",
@@ -189,7 +189,7 @@ class Ours:
         }
         content = RecordDict(
             {
-                wire.CONFIG: ConfigRecord(dict(fields)),
+                wire.CONFIG: ConfigRecord(fields),
                 wire.ARRAYS: ArrayRecord({name: array}),
                 wire.METRICS: MetricRecord({wire.NUM_EXAMPLES: 100 + number}),
             }
@@ -234,18 +234,21 @@ def measure_here(way: str, sites: int, layers: int, folder: Path) -> dict[str, f
     return {"peak": status_bytes("VmHWM") - before, "receiving": 0.0, **found}
 
 
-def measure(way: str, sites: int, layers: int, repeats: int, where: str | None) -> dict[str, Any]:
-    """Return the highest peak in adapters and the median seconds of `repeats` processes."""
+def measure(way: str, sites: int, layers: int, where: str | None) -> dict[str, float]:
+    """Return what `measure_here` finds in a process of its own."""
     command = [sys.executable, __file__, "--child", way, str(sites), "--layers", str(layers)]
     threads = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
     environment = os.environ | dict.fromkeys(threads, "1")
-    found = []
-    for _ in range(repeats):
-        with tempfile.TemporaryDirectory(dir=where, prefix="aggregation-") as folder:
-            done = subprocess.run(
-                [*command, "--folder", folder], env=environment, check=True, stdout=subprocess.PIPE
-            )
-            found.append(json.loads(done.stdout))
+    with tempfile.TemporaryDirectory(dir=where, prefix="aggregation-") as folder:
+        done = subprocess.run(
+            [*command, "--folder", folder], env=environment, check=True, stdout=subprocess.PIPE
+        )
+    found: dict[str, float] = json.loads(done.stdout)
+    return found
+
+
+def row_of(way: str, sites: int, layers: int, found: Sequence[dict[str, float]]) -> dict[str, Any]:
+    """Return the highest peak in adapters and the median seconds of several processes."""
     return {
         "way": way,
         "sites": sites,
@@ -313,15 +316,19 @@ def main() -> int:
     print("                       peak in  to                    to")
     print("way            sites  adapters  Flower   seconds   Flower")
     rows: list[dict[str, Any]] = []
-    for way in arguments.ways:
-        for sites in arguments.sites:
-            rows.append(measure(way, sites, arguments.layers, arguments.repeats, arguments.folder))
+    for sites in arguments.sites:
+        found: dict[str, list[dict[str, float]]] = {way: [] for way in arguments.ways}
+        for _ in range(arguments.repeats):  # in turns: whatever else runs here meets all ways
+            for way in arguments.ways:
+                found[way].append(measure(way, sites, arguments.layers, arguments.folder))
+        for way in arguments.ways:
+            rows.append(row_of(way, sites, arguments.layers, found[way]))
             print_row(rows[-1], rows)
     verdicts = judge(rows)
     print("\nway            highest peak  adapters a further site  within the limits")
-    for way, found in verdicts.items():
-        said = {True: "yes", False: "NO", None: "not judged"}[found["good"]]
-        print(f"{way:14} {found['peak']:12.3f} {found['slope']:24.4f}  {said}")
+    for way, verdict in verdicts.items():
+        said = {True: "yes", False: "NO", None: "not judged"}[verdict["good"]]
+        print(f"{way:14} {verdict['peak']:12.3f} {verdict['slope']:24.4f}  {said}")
     for row in rows[-1:]:
         print(f"\nChecking and spooling one update: {row['receiving'] / row['sites']:.2f} s")
     print(f"Limits: {PEAK_LIMIT:g} adapters, {SLOPE_LIMIT:g} a further site, Flower's time")

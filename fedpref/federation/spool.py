@@ -35,9 +35,11 @@ class StateFile(Mapping[str, NDArray[np.float32]]):
 
     def __getitem__(self, key: str) -> NDArray[np.float32]:
         place = self._places[key]
-        values = np.fromfile(
-            self._path, np.float32, place.stop - place.start, offset=4 * place.start
-        )
+        values = np.empty(place.stop - place.start, dtype=np.float32)
+        with self._path.open("rb", buffering=0) as stream:
+            stream.seek(values.itemsize * place.start)
+            if stream.readinto(values.data) != values.nbytes:
+                raise OSError(f"{self._path.name} is shorter than an adapter")
         return values.reshape(self._shapes[key])
 
     def __iter__(self) -> Iterator[str]:

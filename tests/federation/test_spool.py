@@ -39,6 +39,9 @@ def test_a_tensor_is_read_when_it_is_looked_at(tmp_path: Path) -> None:
     assert np.array_equal(update.state[SPEC.keys[1]], other[SPEC.keys[1]])
     with pytest.raises(KeyError):
         update.state["x"]
+    path.write_bytes(pack(other, SPEC).tobytes()[:-1])
+    with pytest.raises(OSError, match="shorter than an adapter"):
+        update.state[SPEC.keys[1]]
 
 
 @pytest.mark.parametrize("order", [[0, 1, 2], [2, 0, 1]])
