@@ -8,7 +8,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
@@ -65,6 +65,17 @@ class AdapterSpec:
         """Where each tensor lies in the flat layout, by key in order."""
         ends = list(accumulate((math.prod(shape) for shape in self.shapes), initial=0))
         return {key: slice(*place) for key, place in zip(self.keys, pairwise(ends), strict=True)}
+
+    def at_rank(self, rank: int) -> "AdapterSpec":
+        """Return the same layers and scale at another rank, which may be 0."""
+        if rank == self.rank:
+            return self
+        shapes = (
+            (rank, *shape[1:]) if ".lora_A." in key else (shape[0], rank, *shape[2:])
+            for key, shape in zip(self.keys, self.shapes, strict=True)
+        )
+        alpha = self.scale * (math.sqrt(rank) if self.rslora else rank)
+        return replace(self, rank=rank, alpha=alpha, shapes=tuple(shapes))
 
     @property
     def digest(self) -> str:

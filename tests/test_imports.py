@@ -21,6 +21,7 @@ PURE = [
     "fedpref/inline_options.py",
     "fedpref/training/adjustment.py",
     "fedpref/adapter_state.py",
+    "fedpref/residual.py",
     *(f"fedpref/task/{name}.py" for name in ("ontology", "projection", "prompt", "scoring")),
     "fedpref/task/structure.py",
     "fedpref/data/partition.py",

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedpref.cli.sites import JsonOption
-from fedpref.federation.strategies.catalogue import LEFT_OUT, NAMED, Option, options_of
+from fedpref.federation.strategies.catalogue import NAMED, Option, options_of
 
 
 def strategies(as_json: JsonOption = False) -> None:
@@ -25,8 +25,6 @@ def strategies(as_json: JsonOption = False) -> None:
         table.add_row(name, entry.does, options or "–", entry.source)
     console = Console(highlight=False)
     console.print(table)
-    for name, why in LEFT_OUT.items():
-        console.print(f"Not offered: {name}, because {why}.", markup=False)
     console.print(
         'A strategy of your own: strategy = "package.module:Class", its keyword arguments in '
         "strategy-options. docs/strategies.md says how.",

@@ -3,12 +3,13 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from fedpref.adapter_state import AdapterSpec, AdapterState, load_adapter, state_digest
+from fedpref.adapter_state import AdapterSpec, AdapterState, state_digest
 from fedpref.errors import DataError
 from fedpref.evaluation.locked_test import Case, LockedResult, PolicyCounts, locked_result
 from fedpref.evaluation.predictions import read_predictions
 from fedpref.evaluation.site_evaluation import evaluate_site
 from fedpref.experiment.plan import Experiment, Job
+from fedpref.residual import load_served
 from fedpref.training.adapter import make_spec
 from fedpref.training.base_model import BaseModel, load_base_model
 
@@ -40,7 +41,7 @@ def load_policies(experiment: Experiment, round_: int) -> Policies:
         if job.arm == "local":
             continue
         folder = job.run_dir / "adapters" / f"round-{round_}"
-        state = load_adapter(folder, spec)
+        state = load_served(folder, spec)
         recorded = str(job.records()[round_]["adapter"])
         if state_digest(state) != recorded:
             raise DataError(

@@ -7,11 +7,11 @@ from fedpref.adapter_state import (
     AdapterSpec,
     AdapterState,
     initial_state,
-    load_adapter,
     save_adapter,
     state_digest,
 )
 from fedpref.errors import AdapterError
+from fedpref.residual import load_served, spec_of
 
 
 class AdapterStore:
@@ -31,7 +31,7 @@ class AdapterStore:
         if name not in self._names():
             return None
         try:
-            state = load_adapter(self._folder / name, self._spec)
+            state = load_served(self._folder / name, self._spec)
         except AdapterError:
             return None
         return state if state_digest(state) == name else None
@@ -39,7 +39,7 @@ class AdapterStore:
     def save(self, name: str, state: AdapterState, base_name: str) -> None:
         """Keep an adapter under its hash."""
         if name != self.initial_hash:
-            save_adapter(self._folder / name, state, self._spec, base_name)
+            save_adapter(self._folder / name, state, spec_of(state, self._spec), base_name)
 
     def holds(self, names: Collection[str]) -> list[str]:
         """Return those of `names` that `load` would give back."""

@@ -22,7 +22,6 @@ from fedpref import __version__
 from fedpref.adapter_state import (
     AdapterSpec,
     AdapterState,
-    load_adapter,
     save_adapter,
     state_digest,
 )
@@ -32,6 +31,7 @@ from fedpref.federation.handshake import Agreement
 from fedpref.federation.progress import say
 from fedpref.federation.report import score_line, side_by_side
 from fedpref.files import atomic_write, read_jsonl, write_jsonl
+from fedpref.residual import load_served, spec_of
 
 Record = dict[str, Any]
 
@@ -134,7 +134,7 @@ class RunDirectory:
 
     def adapter(self, round_: int, spec: AdapterSpec) -> AdapterState:
         """Return the global adapter after a round whose training is recorded."""
-        return load_adapter(self._adapter_folder(round_), spec)
+        return load_served(self._adapter_folder(round_), spec)
 
     def adapter_hash(self, round_: int) -> str:
         """Return the hash of the adapter after a closed round, "" if that round is not closed."""
@@ -147,7 +147,9 @@ class RunDirectory:
         """Save the adapter of the open round, and what its training was like."""
         # The record first: an adapter without its record is one that must be trained again.
         self._write_json("open/training.json", {**record, "round": round_})
-        save_adapter(self._adapter_folder(round_), state, spec, self.config.model.path)
+        save_adapter(
+            self._adapter_folder(round_), state, spec_of(state, spec), self.config.model.path
+        )
 
     def load_training(self, round_: int, spec: AdapterSpec) -> tuple[AdapterState, Record] | None:
         """Return the adapter and the training record of a round that only lacks its evaluation."""

@@ -3,7 +3,8 @@
 Training moves an adapter little, so that a difference has few significant digits. It is encoded
 once, by whoever makes the adapter; the adapter that counts from then on is the one that the
 difference gives back, because that is the one that the other end can hold, bit for bit. Where no
-lora_A has moved, as under the strategy `ffa`, only lora_B travels.
+lora_A has moved, as under the strategy `ffa`, only lora_B travels. Of a residual beside the adapter
+(see `fedpref.residual`), what has been added to it travels, in float32.
 """
 
 from dataclasses import dataclass
@@ -20,7 +21,9 @@ from fedpref.adapter_state import (
     state_digest,
     unpack,
 )
-from fedpref.federation.quantise import Bytes, Floats, Format, decode, encode
+from fedpref.federation.aggregation import concatenate
+from fedpref.federation.quantise import Bytes, Floats, Format, decode, encode, encoded_size
+from fedpref.residual import rank_of, spec_of, split
 
 # Between the two hashes of a difference's name; a whole adapter's name is one hash.
 _FROM = ":"
@@ -31,7 +34,8 @@ _ONLY_B = ":B"
 class Difference:
     """The encoded way from the adapter with the hash `before` to the one with the hash `after`.
 
-    `only_b`: every lora_A is as before, and the payload is about lora_B alone.
+    `only_b`: every lora_A is as before, and the payload is about lora_B alone. What the payload has
+    beyond that is in float32: the rows of A and columns of B that `after` has and `before` has not.
     """
 
     before: str
@@ -56,18 +60,26 @@ def encode_difference(
 ) -> tuple[Difference | None, AdapterState]:
     """Return the encoded difference, and the adapter that it gives: `after` but for rounding.
 
-    float32 rounds nothing; there, only a difference in lora_B alone is shorter than the adapter,
-    and otherwise None. Both states must fit `spec`. Raises AdapterError if they do not, or if the
-    difference is not finite.
+    It is None if it would be no shorter than the adapter: in float32, which rounds nothing, unless
+    lora_B alone has moved or there is a residual; in every format, if the residual of `after` does
+    not begin with that of `before`. Both states must fit `spec`, but for a residual. Raises
+    AdapterError if they do not, or if the difference is not finite.
     """
-    only_b = all(np.array_equal(after[key], before[key]) for key in spec.keys if _is_a(key))
-    if format_ == "float32" and not only_b:
+    (old, held), (new, residual) = split(before, spec.rank), split(after, spec.rank)
+    only_b = all(np.array_equal(new[key], old[key]) for key in spec.keys if _is_a(key))
+    if format_ == "float32" and not only_b and held is None:
         return None, after
-    check_state(after, spec)
-    values = np.concatenate([after[key].ravel() for key in _moving(spec, only_b)])
+    kept, added = split(residual or {}, rank_of(held or {}))
+    if held and not (kept and all(np.array_equal(kept[key], held[key]) for key in spec.keys)):
+        return None, after
+    check_state(after, spec_of(after, spec))
+    values = np.concatenate([new[key].ravel() for key in _moving(spec, only_b)])
     if format_ != "float32":
-        values -= np.concatenate([before[key].ravel() for key in _moving(spec, only_b)])
+        values -= np.concatenate([old[key].ravel() for key in _moving(spec, only_b)])
     payload = encode(values, format_)
+    if added is not None:
+        columns = pack(added, spec.at_rank(rank_of(added)))
+        payload = np.concatenate([payload, encode(columns, "float32")])
     given = apply_difference(before, payload, spec, format_, only_b=only_b)
     return Difference(state_digest(before), state_digest(given), payload, only_b), given
 
@@ -82,9 +94,21 @@ def apply_difference(
 ) -> AdapterState:
     """Return `before` + the decoded difference, added in float32: equal bits at both ends.
 
-    Raises AdapterError if the payload's length or dtype is wrong; its values are not looked at.
+    Raises AdapterError if the payload's length or dtype is wrong; its values are not looked at
+    unless there is a residual, which must be finite.
     """
-    return unpack(apply_flat(before, payload, spec, format_, only_b=only_b), spec)
+    old, held = split(before, spec.rank)
+    size = encoded_size(sum(old[key].size for key in _moving(spec, only_b)), format_)
+    per_rank = spec.parameter_count // spec.rank
+    rank, rest = divmod(payload.size - size, 4 * per_rank)
+    if rank <= 0 or rest:  # nothing is added, or the next line says what is wrong
+        size, rank = payload.size, 0
+    given = unpack(apply_flat(old, payload[:size], spec, format_, only_b=only_b), spec)
+    if rank:
+        columns = decode(payload[size:], rank * per_rank, "float32")
+        added = unpack(columns, spec.at_rank(rank))
+    parts = [given, *([held] if held else []), *([added] if rank else [])]
+    return concatenate(parts) if len(parts) > 1 else given
 
 
 def apply_flat(
@@ -95,7 +119,7 @@ def apply_flat(
     *,
     only_b: bool = False,
 ) -> Floats:
-    """Return what `apply_difference` does as one flat array in the key order of `spec`."""
+    """Return the same as one flat array in the key order of `spec`; `before` has no residual."""
     moving = _moving(spec, only_b)
     values = decode(payload, sum(before[key].size for key in moving), format_)
     flat, start = pack(before, spec), 0

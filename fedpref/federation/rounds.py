@@ -37,6 +37,7 @@ from fedpref.federation.progress import say
 from fedpref.federation.report import round_record, score_line
 from fedpref.federation.spool import Spool
 from fedpref.federation.strategy_turns import StrategyTurns
+from fedpref.residual import split
 from fedpref.training.adjustment import REPORT_LOSS
 
 Record = dict[str, Any]
@@ -87,8 +88,9 @@ class Rounds:
         Raises RoundError if fewer sites than the quorum answered well before the deadline.
         """
         self.cohort.rejoin(self.grid, self.config, self.agreement)
-        base = state_digest(adapter)
-        spec, start = self.agreement.spec, adapter
+        base, spec = state_digest(adapter), self.agreement.spec
+        start, _ = split(adapter, spec.rank)  # a residual is not trained
+        start_hash = state_digest(start)
         outgoing = wire.Outgoing([adapter, *([root] if root else [])], spec, self._difference)
         root_hash = state_digest(root) if root else ""
         answers, nothing, norms = _Answers(), set[str](), dict[str, float]()
@@ -124,7 +126,7 @@ class Rounds:
                 return self._resend(site, reply, answers, request)
             self._warn_of_extra(site, reply, expected.metrics)
             if status == wire.TRAINED:
-                wire.make_whole(reply.content, base, start, spec, self.config.wire)
+                wire.make_whole(reply.content, start_hash, start, spec, self.config.wire)
                 update = check_update(reply, expected)
                 spool.put(site, update.flat, update.pair_count, update.loss)
                 norms[site] = update_norm(update.flat, start, spec)
@@ -153,7 +155,7 @@ class Rounds:
                 round_, spool.updates(spec), nodes, spec
             )
             # All sites hold the round's start: what counts is what they can restore from there.
-            self._difference, adapter = encode_difference(start, combined, spec, self.config.wire)
+            self._difference, adapter = encode_difference(adapter, combined, spec, self.config.wire)
         else:
             say(f"round {round_}: no site trained, the adapter stays as it is", warn=True)
         spool_counts = dict(spool.pair_counts)

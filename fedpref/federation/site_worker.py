@@ -20,6 +20,7 @@ from fedpref.federation import wire
 from fedpref.federation.adapter_store import AdapterStore
 from fedpref.federation.difference import encode_difference
 from fedpref.federation.handshake import SiteHandshake
+from fedpref.residual import split
 from fedpref.training.adjustment import Adjustment
 from fedpref.training.trained import Trained
 
@@ -72,6 +73,7 @@ class SiteWork(Protocol):
     ) -> Trained | None:
         """Return the trained adapter and how it went, or None if there is nothing to train.
 
+        `start` and `root` may hold a residual (`fedpref.residual`); the trained adapter has none.
         `adjustment` is what the run's strategy asks the site to change in its training.
         """
 
@@ -132,16 +134,17 @@ class SiteWorker:
         if adjustment.report_loss:
             metrics[wire.TRAIN_LOSS] = trained.mean_loss
         # The update is the adapter that the coordinator gets, not the one before rounding.
-        difference, state = encode_difference(
-            states[base], trained.state, self.work.spec, self.config.wire
-        )
+        spec = self.work.spec
+        start, _ = split(states[base], spec.rank)
+        difference, state = encode_difference(start, trained.state, spec, self.config.wire)
         name = state_digest(state)
         reply = self._reply(
             message, wire.TRAINED, {wire.BASE_HASH: base, wire.ADAPTER_HASH: name}, held=held
         )
-        outgoing = wire.Outgoing([state], self.work.spec, difference)
+        outgoing = wire.Outgoing([state], spec, difference)
         # The coordinator holds what it named.
-        reply.content[wire.ARRAYS] = outgoing.record({base} - {name})
+        there = {difference.before} if difference else set[str]()
+        reply.content[wire.ARRAYS] = outgoing.record(there - {name})
         reply.content[wire.METRICS] = MetricRecord(dict(metrics))
         return reply
 

@@ -21,6 +21,7 @@ from fedpref.federation.strategies.base import Said, SiteStrategy
 from fedpref.federation.strategies.build import sites_needed
 from fedpref.federation.strategy_trace import trace_by_site, weights_by_site
 from fedpref.federation.strategy_view import Replies, SitesOnly
+from fedpref.residual import spec_of
 from fedpref.training.adjustment import FIELDS
 
 # Flower's strategies send it to every site; nobody there needs it.
@@ -103,7 +104,8 @@ class StrategyTurns:
             for key, value in adapter.items()
         }
         try:
-            check_state(adapter, spec)
+            wider = getattr(self._strategy, "keeps_residual", False)
+            check_state(adapter, spec_of(adapter, spec) if wider else spec)
         except FedPrefError as error:
             raise RoundError(
                 f"the strategy {self._name} made an unusable adapter",

@@ -18,6 +18,7 @@ from fedpref.adapter_state import AdapterSpec, AdapterState, pack, state_digest,
 from fedpref.errors import AdapterError, RoundError
 from fedpref.federation.difference import Difference, apply_difference, apply_flat, split_name
 from fedpref.federation.quantise import Format
+from fedpref.residual import spec_of, spec_of_size
 
 # Records of a message. Flower's strategies expect these names.
 ARRAYS, CONFIG, METRICS = "arrays", "config", "metrics"
@@ -67,7 +68,8 @@ class Outgoing:
         lean = self._difference
         if lean is not None and lean.after == name and lean.before in holds:
             return lean.name, self._once(lean.name, lambda: lean.payload)
-        return name, self._once(name, lambda: pack(self._states[name], self._spec))
+        state = self._states[name]
+        return name, self._once(name, lambda: pack(state, spec_of(state, self._spec)))
 
     def _once(self, name: str, flat: Callable[[], NDArray[Any]]) -> Array:
         if name not in self._arrays:
@@ -111,7 +113,8 @@ def read_states(
                 unusable.append(before)
                 continue
         else:
-            state = unpack(read_flat(array), spec)
+            flat = read_flat(array)
+            state = unpack(flat, spec_of_size(flat.size, spec))
             found = state_digest(state)
             if found != name:
                 raise AdapterError(
@@ -128,9 +131,9 @@ def make_whole(
 ) -> None:
     """Replace a difference in an update by the whole flat adapter that it gives.
 
-    `base` is the hash of `start`, the adapter of the round. The result is named as the sender
-    names it and not checked: that is the guards' part, as for an update that came whole. Raises
-    AdapterError if the difference starts from another adapter or is malformed.
+    `base` is the hash of `start`, what the sites of the round train from. The result is named as
+    the sender names it and not checked: that is the guards' part, as for an update that came whole.
+    Raises AdapterError if the difference starts from another adapter or is malformed.
     """
     for record in records(content, ArrayRecord).values():
         for name in list(record):

@@ -1,7 +1,8 @@
 """The only place that touches PEFT: attaching LoRA, loading a state into it, reading one out.
 
 PEFT loads with strict=False and only reports what did not fit; here a state loads completely, which
-is checked by reading it back, or AdapterError is raised.
+is checked by reading it back, or AdapterError is raised. A residual (`fedpref.residual`) becomes a
+second adapter, active and frozen.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -14,12 +15,14 @@ from transformers import PreTrainedModel
 
 from fedpref.adapter_state import AdapterSpec, AdapterState, check_state, state_digest
 from fedpref.errors import AdapterError, ModelError
+from fedpref.residual import rank_of, split
 from fedpref.training.base_model import BaseModel
 
 if TYPE_CHECKING:
     from fedpref.config import LoraSettings
 
 ADAPTER_NAME = "default"
+RESIDUAL_NAME = "frozen_residual"
 
 
 def lora_config(spec: AdapterSpec) -> LoraConfig:
@@ -40,11 +43,9 @@ def attach(model: PreTrainedModel, spec: AdapterSpec) -> PeftModel:
     return get_peft_model(model, lora_config(spec), adapter_name=ADAPTER_NAME)
 
 
-def read_state(model: PeftModel) -> AdapterState:
-    """Return the adapter of `model` as float32 numpy arrays (copies), keys sorted."""
-    tensors = get_peft_model_state_dict(
-        model, adapter_name=ADAPTER_NAME, save_embedding_layers=False
-    )
+def read_state(model: PeftModel, name: str = ADAPTER_NAME) -> AdapterState:
+    """Return an adapter of `model` as float32 numpy arrays (copies), keys sorted."""
+    tensors = get_peft_model_state_dict(model, adapter_name=name, save_embedding_layers=False)
     return {
         key: tensors[key].detach().to("cpu", torch.float32, copy=True).numpy()
         for key in sorted(tensors)
@@ -52,15 +53,32 @@ def read_state(model: PeftModel) -> AdapterState:
 
 
 def load_state(model: PeftModel, spec: AdapterSpec, state: AdapterState) -> None:
-    """Put `state` into the adapter of `model`, every key of it, bit for bit, in float32."""
+    """Put `state` into the adapter of `model`, every key of it, bit for bit, in float32.
+
+    What it has beyond the rank of `spec` is added to what the model serves and is not trained.
+    """
+    trained, residual = split(state, spec.rank)
+    _fill(model, spec, trained, ADAPTER_NAME)
+    if residual is None:
+        return
+    beside = spec.at_rank(rank_of(residual))
+    model.add_adapter(RESIDUAL_NAME, lora_config(beside))
+    _fill(model, beside, residual, RESIDUAL_NAME)
+    model.base_model.set_adapter([ADAPTER_NAME, RESIDUAL_NAME])
+    for name, parameter in model.named_parameters():
+        if f".{RESIDUAL_NAME}." in name:
+            parameter.requires_grad_(False)
+
+
+def _fill(model: PeftModel, spec: AdapterSpec, state: AdapterState, adapter: str) -> None:
     check_state(state, spec)
     for name, parameter in model.named_parameters():
         # TRL and PEFT hold LoRA weights in bfloat16 on some bases, where 5e-6 moves nothing.
-        if f".{ADAPTER_NAME}." in name and parameter.dtype != torch.float32:
+        if f".{adapter}." in name and parameter.dtype != torch.float32:
             parameter.data = parameter.data.float()
     tensors = {key: torch.from_numpy(state[key].copy()) for key in spec.keys}
-    result: Any = set_peft_model_state_dict(model, tensors, adapter_name=ADAPTER_NAME)
-    missing = [key for key in result.missing_keys if f".{ADAPTER_NAME}." in key]
+    result: Any = set_peft_model_state_dict(model, tensors, adapter_name=adapter)
+    missing = [key for key in result.missing_keys if f".{adapter}." in key]
     for key in [*missing, *result.unexpected_keys]:
         raise AdapterError(
             "the adapter did not load completely",
@@ -69,7 +87,8 @@ def load_state(model: PeftModel, spec: AdapterSpec, state: AdapterState) -> None
             f"{len(result.unexpected_keys)} were not placed",
             fix="the state must come from the same base model, LoRA rank and targets",
         )
-    if state_digest(read_state(model)) != state_digest({key: state[key] for key in spec.keys}):
+    found = read_state(model, adapter)
+    if state_digest(found) != state_digest({key: state[key] for key in spec.keys}):
         raise AdapterError(
             "the adapter in the model differs from the one that was loaded",
             why="PEFT changed or skipped a tensor",

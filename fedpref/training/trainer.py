@@ -28,6 +28,7 @@ from transformers import (
 
 from fedpref.adapter_state import AdapterSpec, AdapterState, check_state, state_digest
 from fedpref.errors import AdapterError, TrainingError
+from fedpref.residual import split
 from fedpref.training.adapter import check_trained, freeze_a, load_state, read_state
 from fedpref.training.adjustment import AS_USUAL, Adjustment
 from fedpref.training.base_model import BaseModel
@@ -215,7 +216,8 @@ def run_phase(
     """Train from `state` and return the result; raises TrainingError or AdapterError on a bad one.
 
     `make_trainer(bare model, temporary folder)` returns a trainer that has attached an adapter of
-    its own making, whose weights are replaced by `state`. Base and process are as before after it.
+    its own making, whose weights are replaced by `state`; a residual in it stays as it is and is no
+    part of the result. Base and process are as before after it.
     `adjustment` is what the run's strategy changes in the training.
     """
     started = time.monotonic()
@@ -256,7 +258,8 @@ def _train(
     except AdapterError as error:
         raise TrainingError("the trained adapter is not usable", why=str(error)) from None
     check_trained(trained)
-    if state_digest(trained) == state_digest(state):
+    start, _ = split(state, spec.rank)
+    if state_digest(trained) == state_digest(start):
         raise TrainingError("training changed nothing", fix="raise the learning rate")
     return trained, trainer.step_losses, len(trainer.trained_rows)
 

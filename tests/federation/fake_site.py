@@ -15,6 +15,7 @@ from fedpref.evaluation.metrics import EvaluationCounts
 from fedpref.federation.cohort import known_to_coordinator
 from fedpref.federation.edge import coded_errors_only
 from fedpref.federation.site_worker import SiteWorker
+from fedpref.residual import split
 from fedpref.training.adjustment import AS_USUAL, Adjustment
 from fedpref.training.trained import Trained
 from fedpref_app.server_app import app as server_app
@@ -96,11 +97,16 @@ class FakeWork:
         # A function of the site, the round, the start and the root, so that each of them matters.
         name = sum(self.name.encode())
         shift = random_state(name + 1000 * round_, self.spec)
-        pull = root or start
+        residuals = [split(state, self.spec.rank)[1] for state in (start, root) if state]
+        start, _ = split(start, self.spec.rank)
+        pull, _ = split(root or start, self.spec.rank)
         trained = {
             key: (start[key] * np.float32(0.5) + shift[key] + np.float32(0.25) * pull[key])
             for key in start
         }
+        for number, residual in enumerate(residuals, start=1):
+            for key in residual or {}:
+                trained[key] += np.float32(0.1 * number) * residual[key].mean()
         if adjustment.freeze_a:
             trained |= {key: start[key] for key in start if ".lora_A." in key}
         return trained_of(trained, self.pair_count, loss=name % 7 + 0.5 * round_ + 0.25)

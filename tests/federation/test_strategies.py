@@ -12,13 +12,14 @@ from fake_site import SPEC, FakeWork, make_grid, make_sites, random_state, run_s
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
-from fedpref.adapter_state import AdapterState, initial_state, load_adapter, state_digest
+from fedpref.adapter_state import AdapterState, initial_state, state_digest
 from fedpref.config import load_config
 from fedpref.errors import ResumeError
 from fedpref.federation import wire
 from fedpref.federation.aggregation import feddraw_weights, svd_aggregate, weighted_mean
 from fedpref.federation.strategies import LOCAL, NAMED, RunFacts, make_strategy
 from fedpref.federation.strategies.build import sites_needed
+from fedpref.residual import load_served
 from fedpref.training.adjustment import Adjustment
 
 SEED = 20260713
@@ -41,7 +42,7 @@ def rows(folder: Path) -> list[dict[str, Any]]:
 
 
 def served(folder: Path, round_: int) -> AdapterState:
-    return load_adapter(folder / "runs" / "r" / "adapters" / f"round-{round_}", SPEC)
+    return load_served(folder / "runs" / "r" / "adapters" / f"round-{round_}", SPEC)
 
 
 def run(
@@ -97,12 +98,12 @@ def test_each_strategy_runs_and_says_what_it_weighed(finished: dict[str, Path], 
         else:
             assert sum(weights.values()) == pytest.approx(1, abs=1e-12)
             assert min(weights.values()) >= 0
-        assert bool(row["strategy"]) == (name in ("feddraw", "QFedAvg"))
+        assert bool(row["strategy"]) == (name in ("feddraw", "fedex", "QFedAvg"))
     # Three different adapters, each of them saved.
     assert len({state_digest(served(finished[name], t)) for t in range(3)}) == 3
 
 
-@pytest.mark.parametrize("name", ["feddraw", "svd", "Krum", "FedAdam"])
+@pytest.mark.parametrize("name", ["feddraw", "svd", "fedex", "Krum", "FedAdam"])
 def test_which_node_a_site_is_changes_nothing(
     finished: dict[str, Path], tmp_path: Path, name: str
 ) -> None:
@@ -390,7 +391,7 @@ def test_options_of_feddraw_arrive(tmp_path: Path, options: dict[str, Any]) -> N
 
 
 def test_one_site_has_all_the_weight(tmp_path: Path) -> None:
-    for name in ("pair-fedavg", "uniform", "feddraw", "ffa"):
+    for name in ("pair-fedavg", "uniform", "feddraw", "fedex", "ffa"):
         run(tmp_path / name, settings(tmp_path / name, name, min_sites=1), [5])
         for row in rows(tmp_path / name):
             assert weights_of(row) == {"site-a": 1.0}
@@ -466,7 +467,7 @@ def stop(folder: Path, config: Mapping[str, Any], kind: str, nth: int) -> list[F
 @pytest.mark.parametrize(
     ("name", "kind", "nth"),
     [(name, *at) for name in ("FedAvgM", "FedAdam", "FedYogi") for at in STOPS]
-    + [("feddraw", "train", 8), ("ffa", "evaluate", 2)],
+    + [("feddraw", "train", 8), ("ffa", "evaluate", 2), ("fedex", "train", 14)],
 )
 def test_a_resumed_run_equals_a_whole_one(
     finished: dict[str, Path], tmp_path: Path, name: str, kind: str, nth: int

@@ -13,7 +13,12 @@ from fedpref.federation.aggregation.feddraw import (
     feddraw_weights,
     gamma_schedule,
 )
-from fedpref.federation.aggregation.fedex import FedExAggregate, concatenate, fedex_aggregate
+from fedpref.federation.aggregation.fedex import (
+    FedExAggregate,
+    add_residuals,
+    concatenate,
+    fedex_aggregate,
+)
 from fedpref.federation.aggregation.mean import WeightedFold, weighted_mean
 from fedpref.federation.aggregation.svd import svd_aggregate
 
@@ -22,6 +27,7 @@ __all__ = [
     "FedDrawTrace",
     "FedExAggregate",
     "WeightedFold",
+    "add_residuals",
     "beta_schedule",
     "concatenate",
     "feddraw_trace",

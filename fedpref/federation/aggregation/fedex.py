@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedpref.adapter_state import AdapterState
-from fedpref.federation.aggregation.layers import State, lora_layers, read_layer
+from fedpref.federation.aggregation.layers import LoraLayer, State, lora_layers, read_layer
 from fedpref.federation.aggregation.low_rank import LowRank, best_approximation, combination
 from fedpref.federation.aggregation.mean import weighted_mean
 from fedpref.federation.aggregation.svd import coefficients
@@ -60,12 +60,26 @@ def fedex_aggregate(
         for adapter, (b, a) in ((mean, middle), (residual, missed)):
             adapter[layer.a] = a.astype(found.dtype_a)
             adapter[layer.b] = b.astype(found.dtype_b)
-    width = max((len(residual[layer.a]) for layer in layers), default=0)
+    return FedExAggregate(dict(sorted(mean.items())), _one_width(residual, layers))
+
+
+def add_residuals(before: State, more: State) -> AdapterState:
+    """Return the sum of two residuals of one scale as a third, exact to rounding.
+
+    They are stacked, so that the result begins with `before`, as long as the rank stays within the
+    smaller side of every layer. Beyond that each layer gets its own lowest rank, one width for all.
+    Raises AdapterError if the layers do not fit.
+    """
+    layers = lora_layers([before, more])
+    smallest = min(min(before[layer.a].shape[1], len(before[layer.b])) for layer in layers)
+    if sum(len(state[layers[0].a]) for state in (before, more)) <= smallest:
+        return concatenate([before, more])
+    total: AdapterState = {}
     for layer in layers:
-        more = width - len(residual[layer.a])
-        residual[layer.a] = np.pad(residual[layer.a], ((0, more), (0, 0)))
-        residual[layer.b] = np.pad(residual[layer.b], ((0, 0), (0, more)))
-    return FedExAggregate(dict(sorted(mean.items())), dict(sorted(residual.items())))
+        found = read_layer([before, more], layer)
+        b, a = best_approximation(combination(found.factors, [1.0, 1.0]))
+        total[layer.a], total[layer.b] = a.astype(found.dtype_a), b.astype(found.dtype_b)
+    return _one_width(total, layers)
 
 
 def concatenate(states: Sequence[State]) -> AdapterState:
@@ -80,6 +94,17 @@ def concatenate(states: Sequence[State]) -> AdapterState:
         result[layer.a] = np.concatenate([state[layer.a] for state in states], axis=0)
         result[layer.b] = np.concatenate([state[layer.b] for state in states], axis=1)
     return dict(sorted(result.items()))
+
+
+def _one_width(residual: AdapterState, layers: Sequence[LoraLayer]) -> AdapterState:
+    """Return the factors padded with zeros to the width of the widest layer, sorted by key."""
+    width = max((len(residual[layer.a]) for layer in layers), default=0)
+    padded: AdapterState = {}
+    for layer in layers:
+        more = width - len(residual[layer.a])
+        padded[layer.a] = np.pad(residual[layer.a], ((0, more), (0, 0)))
+        padded[layer.b] = np.pad(residual[layer.b], ((0, 0), (0, more)))
+    return dict(sorted(padded.items()))
 
 
 def _mean_factors(factors: Sequence[LowRank], weights: Sequence[float]) -> LowRank:

@@ -4,6 +4,7 @@ A strategy is a Flower `Strategy`. These are optional, and looked up by name on 
 
 `prepare(facts)`     is called once, after the handshake and before the first round
 `sites_needed`       the fewest updates of a round that the strategy can combine (1 if absent)
+`keeps_residual`     whether the combined adapter may have a residual (see `fedpref.residual`)
 `stateless = True`   nothing is kept from round to round: a run can be resumed
 `save_state()`, `load_state(state)`   what is kept, as named numpy arrays: it survives a resume
 """
@@ -45,6 +46,7 @@ class SiteStrategy(Strategy):
 
     stateless = True
     sites_needed = 1
+    keeps_residual = False
 
     @abstractmethod
     def combine(self, round_: int, updates: Sequence[SiteUpdate]) -> tuple[AdapterState, Said]:

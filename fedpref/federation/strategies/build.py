@@ -19,7 +19,6 @@ from fedpref.federation.handshake import Agreement
 from fedpref.federation.participation import sample_size
 from fedpref.federation.strategies.base import RunFacts
 from fedpref.federation.strategies.catalogue import (
-    LEFT_OUT,
     NAMED,
     Option,
     options_of,
@@ -85,13 +84,11 @@ def strategy_class(name: str) -> type[Strategy]:
     """Return the class of a name or dotted path; raises ConfigError."""
     if name in NAMED:
         return NAMED[name].strategy
-    if name in LEFT_OUT:
-        raise ConfigError(f"{name!r} is not offered", why=LEFT_OUT[name], key=_NAME)
     module, class_name = _parts(name)
     if not module or not class_name:
         raise ConfigError(
             f"there is no strategy {name!r}",
-            fix=_nearest(name, [*NAMED, *LEFT_OUT])
+            fix=_nearest(name, NAMED)
             or "`fedpref strategies` lists them; a class of your own is package.module:Class",
             key=_NAME,
         )

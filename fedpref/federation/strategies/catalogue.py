@@ -9,6 +9,7 @@ from flwr.serverapp.strategy import Strategy
 
 from fedpref.federation.strategies import flower
 from fedpref.federation.strategies.feddraw import FedDraw
+from fedpref.federation.strategies.fedex import FedEx
 from fedpref.federation.strategies.ffa import Ffa
 from fedpref.federation.strategies.pair_fedavg import PairFedAvg
 from fedpref.federation.strategies.svd import Svd
@@ -73,6 +74,11 @@ NAMED: Final[Mapping[str, Named]] = {
         "best adapter of the run's rank for the mean of the products B·A",
         "FlexLoRA, arXiv:2402.11505",
     ),
+    "fedex": Named(
+        FedEx,
+        "mean of the adapters; what it misses of the mean of B·A is served frozen beside it",
+        "FedEx-LoRA, arXiv:2410.09432",
+    ),
     "ffa": Named(
         Ffa,
         "lora_A frozen, lora_B trained and averaged: then the average is exact",
@@ -112,11 +118,6 @@ NAMED: Final[Mapping[str, Named]] = {
         "a step in which sites with a high training loss lead",
         "Flower; arXiv:1905.10497",
     ),
-}
-
-# Known by name, and why they cannot be had.
-LEFT_OUT: Final[Mapping[str, str]] = {
-    "fedex": "policy and reference would have to serve a frozen residual beside the adapter",
 }
 
 
