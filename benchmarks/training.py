@@ -9,10 +9,10 @@ DPO   TRL's DPOTrainer as one would use it (batch 1, the reference is a frozen s
 Generation   transformers' `generate` for each report by itself; FedPref's `generate`.
 
 All in one process, with the same pairs, order, prompt (`full`), steps, schedule, precision and
-checkpointing; the ways take turns `--repeats` times, and the medians count. DPO starts from what
-SFT gave. Time is the process's CPU time (on a GPU: the clock) of a whole round, building the
-trainer included. Memory cannot be told apart in one process: each way's peak is that of a fresh one
-that trains on the largest group of pairs (on a GPU: of the ways' turns).
+checkpointing; the ways take turns `--repeats` times, and the medians count. DPO and generation
+start from what SFT gave. Time is the process's CPU time (on a GPU: the clock) of a whole round,
+building the trainer included. Memory cannot be told apart in one process: each way's peak is that
+of a fresh one that trains on the largest group of pairs (on a GPU: of the ways' turns).
 
 Pairs are the first of the sites in order, reports those of their dev split. By default the
 synthetic demo's sites and the bundled model; `make smollm2` gets a larger one, docs/data.md real
@@ -411,7 +411,7 @@ def main(words: Sequence[str] | None = None) -> int:
             result[part] = {"rows": [asdict(row) for row in rows], "deviation": deviations}
             tables.append(table(part.upper(), rows, "pairs/s"))
             write(arguments.out, result)
-        if part == "sft":
+        if part == "sft" and parts != ["sft"]:
             trained = train_sft(base, work.spec, state, work.pairs, work.settings, seed=0)
             state = state if trained is None else trained.state
     if "generation" in parts:
