@@ -4,20 +4,32 @@ What a model generates here depends on the base, the adapter and the prompt alon
 generation defaults (sampling, penalties, forced tokens) have no part in it.
 """
 
-import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    GenerationConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    StoppingCriteria,
+)
 
 from fedpref.adapter_state import AdapterSpec, AdapterState
 from fedpref.errors import DataError
 from fedpref.evaluation.answer_end import AnswerEnd
-from fedpref.evaluation.shared_prefix import SharedPrefix, allows_gaps, common_prefix
+from fedpref.evaluation.shared_prefix import (
+    SharedPrefix,
+    allows_gaps,
+    allows_padding,
+    common_prefix,
+)
 from fedpref.training.base_model import BaseModel
 from fedpref.training.encoding import stop_token_ids
 from fedpref.training.session import adapter_session
+
+# Gets an answer's next token and says whether it wants more.
+_Taker = Callable[[int], bool]
 
 
 @dataclass(frozen=True)
@@ -50,29 +62,65 @@ def generate(
     """
     if not prompts:
         return []
-    longest = max(map(len, prompts))
-    _check_context(base, longest, max_new_tokens)
-    stops = frozenset(stop_token_ids(base))
-    answers = [_Growing(base.tokenizer, prompt, stops, max_new_tokens) for prompt in prompts]
+    _check_context(base, max(map(len, prompts)), max_new_tokens)
     with adapter_session(base, spec, state) as peft_model, torch.inference_mode():
         if base.dtype == "float32":
             # Half the time of a small model goes into the adapter's own products. A merge allocates
             # new weights, and the session puts the old ones back; bfloat16 would round it away.
             peft_model.merge_adapter(safe_merge=True)
-        model = peft_model.get_base_model()
-        prefix = None
-        if allows_gaps(model, longest + max_new_tokens):
-            prefix = SharedPrefix(model, common_prefix(prompts) if len(prompts) > 1 else [])
-        pad = int(base.tokenizer.pad_token_id)
-        for batch in _batches(prompts, batch_size):
-            _generate_batch(
-                model,
-                [prompts[index] for index in batch],
-                [answers[index].take for index in batch],
-                prefix,
-                pad,
-            )
+        model: PreTrainedModel = peft_model.get_base_model()
+        return greedy_answers(
+            model,
+            base.tokenizer,
+            prompts,
+            stops=stop_token_ids(base),
+            batch_size=batch_size,
+            max_new_tokens=max_new_tokens,
+        )
+
+
+def greedy_answers(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: Sequence[Sequence[int]],
+    *,
+    stops: Collection[int],
+    batch_size: int,
+    max_new_tokens: int,
+) -> list[Answer]:
+    """Return the greedy answer of `model` to each prompt, in the order of `prompts`.
+
+    To be called inside a model session and inference mode, on the bare model.
+    """
+    answers = [_Growing(tokenizer, prompt, stops, max_new_tokens) for prompt in prompts]
+    pad = int(tokenizer.pad_token_id)
+    # `generate` would fill what a given configuration leaves open from the model's own.
+    model.generation_config = greedy_config(stops, pad, max_new_tokens)
+    prefix = None
+    if not allows_padding(model):
+        batch_size = 1
+    elif allows_gaps(model, max(map(len, prompts)) + max_new_tokens):
+        prefix = SharedPrefix(model, common_prefix(prompts) if len(prompts) > 1 else [])
+    for batch in _batches(prompts, batch_size):
+        chosen = [prompts[index] for index in batch]
+        takers = [answers[index].take for index in batch]
+        if prefix is None:
+            _generate_padded(model, chosen, takers, pad)
+        else:
+            _generate_shared(model, chosen, takers, pad, prefix)
     return [answer.finished() for answer in answers]
+
+
+def greedy_config(stops: Collection[int], pad: int, max_new_tokens: int) -> GenerationConfig:
+    """Return a generation configuration that leaves nothing but the best token at each step."""
+    return GenerationConfig(
+        do_sample=False,
+        num_beams=1,
+        max_new_tokens=max_new_tokens,
+        eos_token_id=list(stops),
+        pad_token_id=pad,
+        use_cache=True,
+    )
 
 
 class _Growing:
@@ -82,7 +130,7 @@ class _Growing:
         self,
         tokenizer: PreTrainedTokenizerBase,
         prompt: Sequence[int],
-        stops: frozenset[int],
+        stops: Collection[int],
         limit: int,
     ) -> None:
         self._end = AnswerEnd(tokenizer, prompt)
@@ -113,44 +161,64 @@ def left_padded(prompts: Sequence[Sequence[int]], pad: int) -> tuple[torch.Tenso
     return ids, mask
 
 
-def _generate_batch(
+def _generate_padded(
+    model: PreTrainedModel, prompts: Sequence[Sequence[int]], takers: Sequence[_Taker], pad: int
+) -> None:
+    """Hand each row's tokens to its taker until that wants no more, as transformers generates."""
+    ids, mask = (tensor.to(model.device) for tensor in left_padded(prompts, pad))
+    model.generate(input_ids=ids, attention_mask=mask, stopping_criteria=[_AllTaken(takers)])
+
+
+class _AllTaken(StoppingCriteria):
+    """Ends a row of transformers' generation when its taker wants no more."""
+
+    def __init__(self, takers: Sequence[_Taker]) -> None:
+        self._takers = takers
+        self._live = [True] * len(takers)
+
+    def __call__(
+        self, input_ids: torch.Tensor, scores: torch.Tensor | None, **_: object
+    ) -> torch.Tensor:
+        """Return which rows (rows,) have ended."""
+        for row, token in enumerate(input_ids[:, -1].tolist()):
+            self._live[row] = self._live[row] and self._takers[row](token)
+        return ~torch.tensor(self._live, device=input_ids.device)
+
+
+def _generate_shared(
     model: PreTrainedModel,
     prompts: Sequence[Sequence[int]],
-    takers: Sequence[Callable[[int], bool]],
-    prefix: SharedPrefix | None,
+    takers: Sequence[_Taker],
     pad: int,
+    prefix: SharedPrefix,
 ) -> None:
-    """Hand each row's greedy tokens to its taker until that wants no more.
+    """Hand each row's tokens to its taker until that wants no more; ended rows leave the batch.
 
-    `prefix` is what `model` has computed of all prompts already, or None if it takes no padding
-    but on the left.
+    `prefix` is what `model` has computed of all prompts already.
     """
-    shared = prefix.length if prefix else 0
-    ids, mask = (t.to(model.device) for t in left_padded([p[shared:] for p in prompts], pad))
-    mask = torch.cat([mask.new_ones(len(prompts), shared), mask], dim=1)
-    positions = (mask.cumsum(1) - 1).clamp(min=0)[:, shared:]
-    cache = prefix.expanded(len(prompts)) if prefix else None
-    # Some models count positions off the mask, or have none.
-    given = "position_ids" in inspect.signature(model.forward).parameters
+    rests = [prompt[prefix.length :] for prompt in prompts]
+    ids, mask = (tensor.to(model.device) for tensor in left_padded(rests, pad))
+    mask = torch.cat([mask.new_ones(len(prompts), prefix.length), mask], dim=1)
+    positions = (mask.cumsum(1) - 1).clamp(min=0)[:, prefix.length :]
+    cache = prefix.expanded(len(prompts))
     live = list(takers)
     while True:
-        output = model(
+        logits = model(
             input_ids=ids,
             attention_mask=mask,
+            position_ids=positions,
             cache=cache,
             use_cache=True,
             logits_to_keep=1,
-            **({"position_ids": positions} if given else {}),
-        )
-        cache = output.cache
-        tokens = output.logits[:, -1].argmax(1)
+        ).logits
+        tokens = logits[:, -1].argmax(dim=1)
         wants = [take(token) for take, token in zip(live, tokens.tolist(), strict=True)]
         kept = [row for row, more in enumerate(wants) if more]
         if not kept:
             return
         if len(kept) < len(live):
             rows = torch.tensor(kept, device=ids.device)
-            cache.reorder_cache(rows)
+            cache.batch_select_indices(rows)
             tokens, mask, positions = tokens[rows], mask[rows], positions[rows]
             live = [live[row] for row in kept]
         ids = tokens[:, None]

@@ -25,23 +25,25 @@ def common_prefix(prompts: Sequence[Sequence[int]]) -> list[int]:
     return [token for token, _ in common][: min(map(len, prompts)) - 1]
 
 
-def allows_gaps(model: PreTrainedModel, length: int) -> bool:
-    """Return whether `model` may have padding inside a sequence, of `length` tokens in all.
+def allows_padding(model: PreTrainedModel) -> bool:
+    """Return whether padding on the left leaves the answers of `model` as they are.
 
-    Every layer must attend to the whole sequence, by position ids that are given to it, and the
-    rotation of a position must not depend on the longest one so far.
+    It must be told the position of each token, and not rotate by the longest sequence so far.
     """
-    parameters = inspect.signature(model.forward).parameters
+    told = "position_ids" in inspect.signature(model.forward).parameters
+    return told and not _rope_types(model) & {"dynamic", "longrope"}
+
+
+def allows_gaps(model: PreTrainedModel, length: int) -> bool:
+    """Return whether padding may stand inside sequences of `length` tokens in all, too.
+
+    Every layer must attend to the whole sequence.
+    """
     layers = DynamicCache(config=model.config).layers
-    return (
-        {"cache", "position_ids"} <= parameters.keys()
-        and bool(layers)
-        and all(
-            type(layer) is DynamicLayer
-            or (type(layer) is DynamicSlidingWindowLayer and layer.sliding_window >= length)
-            for layer in layers
-        )
-        and not _rope_types(model) & {"dynamic", "longrope"}
+    return allows_padding(model) and all(
+        type(layer) is DynamicLayer
+        or (type(layer) is DynamicSlidingWindowLayer and layer.sliding_window >= length)
+        for layer in layers
     )
 
 
