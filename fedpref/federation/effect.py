@@ -122,21 +122,20 @@ def ask_sites(
         partitions = max(partitions, partitions_told(reply))
         site = _name(reply)
         try:
+            if answers.of(site):
+                # Which of them is the site's nobody can tell.
+                answers.totals.pop(site, None)
+                answers.withheld.pop(site, None)
+                raise Refused("two SuperNodes answered for this site")
             found = check_totals(reply, question, arms, site)
         except FedPrefError as error:
-            if site not in sites:
-                nameless += not site
-                say(f"{site or 'a SuperNode'} is left out: {error.what}", warn=True)
-                return
-            answers.refused[site] = error.what
-            say(f"site {site} is left out: {error.what}", warn=True)
+            if site in sites:
+                answers.refused[site] = error.what
+            nameless += not site
+            who = f"site {site}" if site in sites else site or "a SuperNode"
+            say(f"{who} is left out: {error.what}", warn=True)
             return
-        if answers.of(site):
-            answers.totals.pop(site, None)
-            answers.withheld.pop(site, None)
-            answers.refused[site] = "two SuperNodes answered for this site"
-            say(f"site {site} is left out: {answers.refused[site]}", warn=True)
-        elif isinstance(found, Withheld):
+        if isinstance(found, Withheld):
             answers.withheld[site] = found.reason
             say(f"site {site} sends no totals: {found.reason}", warn=True)
         else:

@@ -92,7 +92,10 @@ def effect_totals(site: SiteDirectory, question: Question) -> SiteTotals | Withh
 
 
 def _rows(site: SiteDirectory, asked: AskedRound) -> list[Prediction]:
-    """Return the answers of a round; RoundError if the site did not take part in it."""
+    """Return the answers of a round; RoundError if the site did not take part in it.
+
+    What else the site has is said in its own log only: another federation is not the asker's.
+    """
     if site.name not in asked.adapters:
         raise RoundError(
             f"the site was not part of federation {asked.federation}, asked were "
@@ -102,9 +105,9 @@ def _rows(site: SiteDirectory, asked: AskedRound) -> list[Prediction]:
     state = site.state_dir(asked.federation)
     if not state.is_dir():
         known = sorted(path.name for path in state.parent.glob("[!.]*") if path.is_dir())
+        _LOGGER.info("site %s: federations known: %s", site.name, ", ".join(known) or "none")
         raise RoundError(
-            f"the federation {asked.federation} is unknown here, known are "
-            f"{', '.join(known) or 'none'}",
+            f"the federation {asked.federation} is unknown here",
             why="the site keeps its answers of a federation in its state folder",
             fix="restore the site's state folder, or run that federation at this site",
             site=site.name,
@@ -112,10 +115,12 @@ def _rows(site: SiteDirectory, asked: AskedRound) -> list[Prediction]:
     path = predictions_file(state, asked.round, asked.adapters[site.name], asked.asked)
     if not path.exists():
         kept = sorted(p.name.removesuffix(".jsonl") for p in path.parent.glob("round-*.jsonl"))
+        _LOGGER.info("site %s: answers kept: %s", site.name, ", ".join(kept) or "none")
         raise RoundError(
             f"there are no answers {path.name.removesuffix('.jsonl')} in federation "
-            f"{asked.federation}, there are {', '.join(kept) or 'none'}",
-            why="a name holds round, adapter and how answers were asked for",
+            f"{asked.federation}",
+            why="a name holds round, adapter and how answers were asked for; the site's log lists "
+            "those that it has",
             fix=_AGAIN,
             site=site.name,
         )

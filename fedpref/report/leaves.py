@@ -1,6 +1,7 @@
 """What left each site: the list of `docs/what-leaves-a-site.md`, for the report. A test compares.
 
-The list is fixed: it does not depend on the run, because a site sends nothing else in any run.
+The list is fixed: it does not depend on the run, because a site sends nothing else in any run; the
+draws of an effect only answer a question about finished runs.
 """
 
 from typing import Final, NamedTuple
@@ -63,7 +64,7 @@ MESSAGES: Final = (
             Field(
                 ("the adapter",),
                 "all LoRA tensors as one float32 array, or, with another wire, the encoded "
-                "difference to the adapter of the round",
+                "difference to the adapter of the round; lora_B alone where lora_A is frozen",
             ),
         ),
     ),
@@ -79,6 +80,18 @@ MESSAGES: Final = (
             ),
         ),
         (f"The counts are: {', '.join(COUNTS)}.",),
+    ),
+    Message(
+        "The draws of an effect, on request, in no run",
+        "effect",
+        (
+            Field(("status", "site", "num-partitions"), "totals, withheld; as above"),
+            Field(("question",), "hash of the question that is answered"),
+            Field(("observed",), "tp, fp, fn of both arms and each seed over all dev reports"),
+            Field(("draws",), "the same sums over each of 10,000 draws of the site's patients"),
+            Field(("reason",), "where totals are withheld: how many patients the rule asks for"),
+        ),
+        ("Of a site with few patients nothing is sent; the secret of the draws never is.",),
     ),
 )
 

@@ -11,11 +11,11 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "what-leaves-a-site.md"
 
 
 def documented() -> list[set[str]]:
-    """The fields of each numbered section's table."""
+    """The fields of each table of a message: of the numbered sections and the one on request."""
     sections = re.split(r"^## ", DOCUMENT.read_text(encoding="utf-8"), flags=re.MULTILINE)
     found = []
     for section in sections:
-        if not re.match(r"\d", section):
+        if not re.match(r"\d|On request", section):
             continue
         rows = re.findall(r"^\| (?!field|---)(.*?) \|", section, flags=re.MULTILINE)
         found.append({name for row in rows for name in (re.findall(r"`(.*?)`", row) or [row])})
