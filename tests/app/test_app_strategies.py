@@ -1,6 +1,7 @@
 """Each strategy once with the bundled model: real training, real sites, real apps."""
 
 import json
+import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,9 @@ from safetensors.numpy import load_file
 
 from fedpref.adapter_state import AdapterSpec, AdapterState, initial_state
 from fedpref.config import load_config
+from fedpref.federation import site_work
 from fedpref.federation.strategies import LOCAL, NAMED
+from fedpref.residual import rank_of
 from fedpref_app.client_app import app as client_app
 
 # Three sites are too few for the trimmed mean's own default.
@@ -33,7 +36,7 @@ def folder(copy_sites: Callable[[Path], Path], tmp_path_factory: pytest.TempPath
     return folder
 
 
-def run(folder: Path, name: str, **values: Any) -> list[dict[str, Any]]:
+def run(folder: Path, name: str, *, nodes: int = 3, **values: Any) -> list[dict[str, Any]]:
     config = {
         "sites": str(folder / "sites"),
         "runs-dir": str(folder / "runs"),
@@ -45,7 +48,7 @@ def run(folder: Path, name: str, **values: Any) -> list[dict[str, Any]]:
         "strategy": name,
         "strategy-options": OPTIONS.get(name, ""),
     } | values
-    run_server(LocalGrid(client_app, config, 3), config)
+    run_server(LocalGrid(client_app, config, nodes), config)
     lines = (folder / "runs" / str(config["run-id"]) / "rounds.jsonl").read_text().splitlines()
     return [json.loads(line) for line in lines]
 
@@ -76,6 +79,38 @@ def test_sites_change_their_sft_as_the_strategy_asks(folder: Path) -> None:
     # Each of the three has a root of its own.
     roots = folder / "sites" / "site-1" / "state" / "demo" / "roots"
     assert len(list(roots.iterdir())) == 3
+
+
+def test_policy_and_reference_serve_the_residual_of_fedex(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    losses: list[float] = []
+    ranks: list[tuple[int, ...]] = []
+    train_dpo, reference_logps = site_work.train_dpo, site_work.reference_logps
+
+    def reference(base: Any, spec: AdapterSpec, root: AdapterState, *rest: Any) -> Any:
+        ranks.append((rank_of(root),))
+        return reference_logps(base, spec, root, *rest)
+
+    def train(base: Any, spec: AdapterSpec, state: AdapterState, *rest: Any, **more: Any) -> Any:
+        trained = train_dpo(base, spec, state, *rest, **more)
+        assert trained is not None
+        losses.append(trained.first_loss)
+        ranks.append((rank_of(state), rank_of(trained.state)))
+        return trained
+
+    monkeypatch.setattr(site_work, "reference_logps", reference)
+    monkeypatch.setattr(site_work, "train_dpo", train)
+    rows = run(folder, "fedex", nodes=2)
+    rank = load_config({}).lora.rank
+    first, second = (rank + row["strategy"]["residual_rank"] for row in rows)
+    assert rank < first < second
+    assert ranks == [(first,), (first, rank)] * 2
+    # Round 1 starts from its reference: no bit of difference between the two.
+    assert losses == pytest.approx([math.log(2)] * 2, rel=2**-22)
+    for row in rows:
+        assert row["refused"] == {"training": {}, "evaluation": {}}
+        assert all(site["counts"]["reports"] == 6 for site in row["sites"].values())
 
 
 @pytest.mark.long
