@@ -23,18 +23,17 @@ Prompted = tuple[Sequence[int], Sequence[int]]  # token ids of a prompt and of a
 
 @dataclass(frozen=True, eq=False)
 class TokenTree:
-    """A tree of N tokens in S segments (a segment has no branch inside), ancestors first.
+    """A tree of N tokens, each behind its ancestors and directly before its descendants.
 
-    `ids`, `depths` and `segments` (N,): token, place in its sequence, segment. `ancestry` (S, S):
-    whether the column's segment is the row's or an ancestor of it. Of the tokens that some response
-    holds, P in number, `predictors` (P,) names the tokens before them and `targets` (P,) their ids;
-    `responses` lists for each sequence, in the order given, which of the P are its response.
+    `ids`, `depths` and `ends` (N,): token, place in its sequence, place behind its last descendant.
+    Of the tokens that some response holds, P in number, `predictors` (P,) names the tokens before
+    them and `targets` (P,) their ids; `responses` lists for each sequence, in the order given,
+    which of the P are its response.
     """
 
     ids: Ids
     depths: Ids
-    segments: Ids
-    ancestry: NDArray[np.bool_]
+    ends: Ids
     predictors: Ids
     targets: Ids
     responses: tuple[Ids, ...]
@@ -47,7 +46,8 @@ class TokenTree:
 
         With a `window`, only to those fewer than `window` places before it in its sequence.
         """
-        allowed = np.tril(self.ancestry[self.segments][:, self.segments])
+        places = np.arange(len(self))
+        allowed = (places <= places[:, None]) & (places[:, None] < self.ends)
         if window is not None:
             allowed &= self.depths[:, None] - self.depths[None, :] < window
         return allowed
@@ -61,14 +61,16 @@ def token_tree(sequences: Sequence[Prompted]) -> TokenTree:
     tokens = [np.array([*prompt, *response], dtype=np.int64) for prompt, response in sequences]
     spans = list(_segments(tokens))
     starts = np.cumsum([0, *(span.end - span.start for span in spans)])
-    ancestry = np.eye(len(spans), dtype=bool)
+    ends = starts[1:].copy()
     # The places of each sequence's tokens in the tree, segment by segment from the root.
     paths: list[list[Ids]] = [[] for _ in tokens]
     for number, span in enumerate(spans):
-        if span.parent is not None:
-            ancestry[number] |= ancestry[span.parent]
         for member in span.members:
             paths[member].append(np.arange(starts[number], starts[number + 1]))
+    # Depth first: a segment's descendants stand directly behind it, the last of them last.
+    for number, span in reversed(list(enumerate(spans))):
+        if span.parent is not None:
+            ends[span.parent] = max(ends[span.parent], ends[number])
     places = [np.concatenate(path) for path in paths]
     before = [places[i][len(p) - 1 : -1] for i, (p, _) in enumerate(sequences)]
     predicted = [places[i][len(p) :] for i, (p, _) in enumerate(sequences)]
@@ -78,8 +80,7 @@ def token_tree(sequences: Sequence[Prompted]) -> TokenTree:
     return TokenTree(
         ids=ids,
         depths=np.concatenate([np.arange(span.start, span.end) for span in spans]),
-        segments=np.repeat(np.arange(len(spans)), np.diff(starts)),
-        ancestry=ancestry,
+        ends=np.repeat(ends, np.diff(starts)),
         predictors=np.concatenate(before)[first],
         targets=ids[unique],
         responses=tuple(np.searchsorted(unique, own) for own in predicted),
@@ -159,7 +160,10 @@ class _Span:
 
 
 def _segments(tokens: Sequence[Ids]) -> Iterator[_Span]:
-    """Yield the segments, ancestors first and branches in the order of their first member."""
+    """Yield the segments depth first, branches in the order of their first member.
+
+    A segment has no branch inside.
+    """
     waiting: list[tuple[int, int | None, tuple[int, ...]]] = [(0, None, tuple(range(len(tokens))))]
     count = 0
     while waiting:

@@ -139,18 +139,14 @@ def _mask(
 
 def _block_mask(tree: TokenTree, window: int | None, device: torch.device, padding: int) -> Mask:
     total = len(tree) + padding
-    # The padding is a segment of its own, beside the root.
-    segments = _tensor(
-        np.pad(tree.segments, (0, padding), constant_values=len(tree.ancestry)), device
-    )
+    # Both of the length of the tree: a shape of its own in here would compile for each tree.
+    ends = _tensor(np.pad(tree.ends, (0, padding), constant_values=total), device)
     depths = _tensor(np.pad(tree.depths, (0, padding)), device)
-    ancestry = torch.from_numpy(np.pad(tree.ancestry, (0, 1))).to(device)
-    ancestry[-1, -1] = True
 
     def visible(
         batch: torch.Tensor, head: torch.Tensor, query: torch.Tensor, key: torch.Tensor
     ) -> torch.Tensor:
-        seen = (query >= key) & ancestry[segments[query], segments[key]]
+        seen = (query >= key) & (query < ends[key])
         return seen if window is None else seen & (depths[query] - depths[key] < window)
 
     return create_block_mask(visible, None, None, total, total, device=device)

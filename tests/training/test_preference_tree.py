@@ -33,14 +33,7 @@ def test_by_hand() -> None:
     tree = token_tree([([1, 2, 3], [5, 6]), ([1, 2, 3], [5, 7]), ([1, 2, 4], [5, 6])])
     assert tree.ids.tolist() == [1, 2, 3, 5, 6, 7, 4, 5, 6]
     assert tree.depths.tolist() == [0, 1, 2, 3, 4, 4, 2, 3, 4]
-    assert tree.segments.tolist() == [0, 0, 1, 1, 2, 3, 4, 4, 4]
-    assert tree.ancestry.astype(int).tolist() == [
-        [1, 0, 0, 0, 0],
-        [1, 1, 0, 0, 0],
-        [1, 1, 1, 0, 0],
-        [1, 1, 0, 1, 0],
-        [1, 0, 0, 0, 1],
-    ]
+    assert tree.ends.tolist() == [9, 9, 6, 6, 5, 6, 9, 9, 9]
     assert tree.predictors.tolist() == [2, 3, 3, 6, 7]  # the shared 5 is predicted once
     assert tree.targets.tolist() == [5, 6, 7, 5, 6]
     assert [own.tolist() for own in tree.responses] == [[0, 1], [0, 2], [3, 4]]
