@@ -25,12 +25,13 @@ from fedpref.cli.sites import JsonOption
 from fedpref.data import SPLITS, PermutationTest, SiteDirectory, permutation_test, write_site
 from fedpref.data.cohort import assign_sites, case_labels
 from fedpref.data.quantity import drawn_shares
+from fedpref.demo.sites import SHARES
 from fedpref.errors import ConfigError
 from fedpref.evaluation.site_cohorts import label_names
 from fedpref.files import atomic_dir
 from fedpref.task import ONTOLOGY, load_ontology
 
-DEFAULT_SHARES = "28,22,18,14,10,8"
+DEFAULT_SHARES = ",".join(f"{100 * share:g}" for share in SHARES)
 
 
 def partition(

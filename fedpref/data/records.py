@@ -124,9 +124,7 @@ def _name(name: Any, what: str, known: tuple[str, ...]) -> None:
     if not isinstance(name, str):
         raise ValueError(f"a {what} is a {type(name).__name__}, not a string")
     if name not in known:
-        near = difflib.get_close_matches(name.lower(), known, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ValueError(f"unknown {what}: {name[:60]!r}{hint}")
+        raise ValueError(f"unknown {what}: {name[:60]!r}; {nearest(name.lower(), known)}")
 
 
 def nearest(key: str, known: Sequence[str]) -> str:

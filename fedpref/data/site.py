@@ -186,6 +186,9 @@ def _read_info(path: Path, problems: list[FedPrefError]) -> SiteInfo | None:
                 table = SitePolicy if len(item["loc"]) > 1 else SiteInfo
                 fix = nearest(str(item["loc"][-1]), list(table.model_fields))
                 what = "there is no such key"
+            elif item["type"] == "string_pattern_mismatch":
+                what = "this cannot be the name of a file"
+                fix = "use letters, digits, . _ and -, at most 64, and begin with a letter or digit"
             problems.append(DataError(what, file=path, key=key, fix=fix))
         return None
     except ValueError as error:

@@ -162,10 +162,11 @@ def open_experiment(
 
     Without `arms` they are FedPref, Local and Central. `model` is `model_identity` of the config,
     if it is known already. Raises ConfigError, DataError or ResumeError: seeds that repeat, sites
-    without pairs, too few sites for a strategy, or, where the folder already holds an experiment,
+    without pairs, too few sites for a strategy, a fraction of the sites a round, or, where the folder already holds an experiment,
     everything in which this one differs from it.
     """
     check_seeds(config, seeds)
+    _check_everyone_trains(config)
     chosen = matched_arms(config) if arms is None else tuple(arms)
     ontology = load_ontology(Path(config.ontology)) if config.ontology else ONTOLOGY
     sites = _sites(Path(config.sites), ontology)
@@ -185,6 +186,16 @@ def check_seeds(config: RunConfig, seeds: Sequence[int]) -> None:
         raise ConfigError("no seed, or one seed twice", fix="give each seed once", key="seeds")
     for seed in seeds:
         load_config(config.to_flat() | {"seed": seed})
+
+
+def _check_everyone_trains(config: RunConfig) -> None:
+    if config.fraction < 1:
+        raise ConfigError(
+            f"{config.fraction:g} was given",
+            why="every pair has the same exposure in each arm, so that all sites train each round",
+            fix="use 1 in a comparison; `fedpref run` takes a fraction",
+            key="fraction",
+        )
 
 
 def model_identity(config: RunConfig) -> dict[str, str]:

@@ -16,7 +16,9 @@ from fedpref.data import (
     write_site,
 )
 from fedpref.errors import DataError, FedPrefErrors
-from fedpref.task import Ignore, Structure
+from fedpref.task import ONTOLOGY, Ignore, Structure
+
+KNOWN = ", ".join(ONTOLOGY.diseases)
 
 REPORTS = [
     Report("r1", "p1", "train", "Left effusion.", home_site="north"),
@@ -117,7 +119,8 @@ def annotation(**changes: object) -> Callable[[Path], None]:
         (annotation(findings=[{"disease": "pneumonia"}]), "annotations.jsonl:4", "missing loc"),
         (annotation(findings=["pneumonia"]), "annotations.jsonl:4", "not an object"),
         (annotation(ignore={"disease": []}), "annotations.jsonl:4", "did you mean 'diseases'"),
-        (annotation(ignore={"diseases": ["flu"]}), "annotations.jsonl:4", "unknown name"),
+        (annotation(diseases=["flu"]), "annotations.jsonl:4", f"known are {KNOWN}"),
+        (annotation(ignore={"diseases": ["flu"]}), "annotations.jsonl:4", f"known are {KNOWN}"),
         (
             annotation(diseases=["pneumonia"], ignore={"diseases": ["pneumonia"]}),
             "annotations.jsonl:4",
@@ -132,7 +135,11 @@ def annotation(**changes: object) -> Callable[[Path], None]:
         (lambda s: (s / "annotations.jsonl").unlink(), "annotations.jsonl", "cannot be read"),
         (lambda s: (s / "site.toml").unlink(), "site.toml", "cannot be read"),
         (lambda s: (s / "site.toml").write_text("name ="), "site.toml", "not TOML"),
-        (lambda s: (s / "site.toml").write_text('name = "a/b"'), "site.toml", "key name"),
+        (
+            lambda s: (s / "site.toml").write_text('name = "a/b"'),
+            "site.toml, key name",
+            "use letters, digits, . _ and -",
+        ),
         (lambda s: (s / "site.toml").write_text('name = "a"\nx = 1'), "site.toml", "key x"),
         (
             lambda s: (s / "site.toml").write_text('name = "a"\ndescripton = ""'),

@@ -85,6 +85,15 @@ def test_the_same_again_is_the_same_experiment(tmp_path: Path, config: RunConfig
     assert name(config) != name(config, arms=strategy_arms("uniform,feddraw", config))
 
 
+def test_a_fraction_of_the_sites_is_refused_before_any_run(
+    tmp_path: Path, config: RunConfig
+) -> None:
+    part = config.model_copy(update={"fraction": 0.5})
+    for arms in (None, strategy_arms("uniform,feddraw", part)):
+        with pytest.raises(ConfigError, match=r"key fraction: 0\.5 was given\. .*same exposure"):
+            open_experiment(tmp_path / "x", part, [5], arms=arms)
+
+
 @pytest.mark.parametrize(
     ("change", "seeds", "named"),
     [
