@@ -123,8 +123,10 @@ class PhaseMixin(Trainer):  # type: ignore[misc]
     `hold` adds a proximal term; the recorded losses are those without it.
     """
 
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
+    def __init__(self, *, args: TrainingArguments, **kwargs: Any) -> None:
+        assert args.device  # which sets the next: all GPUs in sight, each with a batch of its own
+        args._n_gpu = 1
+        super().__init__(args=args, **kwargs)
         self.remove_callback(PrinterCallback)
         self.add_callback(_StepCallback(self._close_group))
         self.step_losses: list[float] = []
