@@ -105,7 +105,6 @@ def train_dpo(
                 fix="compute them for the same pairs with reference_logps",
             )
     trees = uses_trees(base.model, settings)
-    limits = tree_limits(base.model, settings.max_tree_tokens)
 
     def make_trainer(model: PreTrainedModel, folder: str) -> FixedReferenceTrainer:
         arguments = DPOConfig(
@@ -129,6 +128,7 @@ def train_dpo(
             "peft_config": lora_config(spec),
         }
         if trees:
+            limits = tree_limits(model, settings.max_tree_tokens)
             use_block_attention(model)
             return PreferenceTreeTrainer(
                 train_dataset=rows_of([{}] * len(pairs)),

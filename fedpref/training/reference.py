@@ -78,8 +78,9 @@ def reference_logps(
     """
     path = store_dir / f"{_store_key(base, spec, root_state, settings)}.jsonl"
     stored = _read(path) if path.exists() else {}
-    runs = {_run_key(run): run for run in _runs(base, pairs, settings)}
-    new = {key: run for key, run in runs.items() if key not in stored}
+    # Pairs of other ids can have the same tokens, where a tokenizer drops what tells texts apart.
+    runs = [(_run_key(run), run) for run in _runs(base, pairs, settings)]
+    new = {key: run for key, run in runs if key not in stored}
     if new:
         stored |= zip(new, _compute(base, spec, root_state, list(new.values())), strict=True)
         if not all(abs(v) < float("inf") for run in stored.values() for both in run for v in both):
@@ -90,7 +91,7 @@ def reference_logps(
         write_jsonl(path, ({"run": key, "logps": stored[key]} for key in sorted(stored)))
     return {
         pair.pair_id: logps
-        for key, (together, _) in runs.items()
+        for key, (together, _) in runs
         for pair, logps in zip(together, stored[key], strict=True)
     }
 

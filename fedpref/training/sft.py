@@ -72,7 +72,6 @@ def train_sft(
     if not pairs:
         return None
     trees = uses_trees(base.model, settings)
-    limits = tree_limits(base.model, settings.max_tree_tokens)
 
     def make_trainer(model: PreTrainedModel, folder: str) -> ResponseTrainer:
         arguments = SFTConfig(
@@ -95,6 +94,7 @@ def train_sft(
             "peft_config": lora_config(spec),
         }
         if trees:
+            limits = tree_limits(model, settings.max_tree_tokens)
             use_block_attention(model)
             return ResponseTreeTrainer(
                 train_dataset=rows_of([{}] * len(pairs)),

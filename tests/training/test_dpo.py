@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 from tiny_models import SETTINGS, make_pairs, with_settings
-from trl import DPOTrainer
+from trl import DPOConfig, DPOTrainer
 
 from fedpref.adapter_state import initial_state, state_digest
 from fedpref.config import TrainingSettings
 from fedpref.errors import AdapterError, TrainingError
-from fedpref.training import trainer
+from fedpref.training import dpo, sft, trainer
 from fedpref.training.dpo import FixedReferenceTrainer, train_dpo
 from fedpref.training.reference import sequence_logps
 from fedpref.training.sft import train_sft
@@ -167,6 +167,35 @@ def test_training_that_moves_nothing_is_refused(
             make_pairs(2),
             settings.model_copy(update={"sft_learning_rate": 1e-46}),
         )
+
+
+def test_a_second_gpu_in_sight_changes_no_group(
+    base: Any, spec: Any, root: Any, settings: TrainingSettings, monkeypatch: Any
+) -> None:
+    # transformers would give each GPU a batch: eight pairs an optimiser step instead of four.
+    def on_two(**arguments: Any) -> DPOConfig:
+        config = DPOConfig(**arguments)
+        assert config.device.type == "cpu"
+        config._n_gpu = 2
+        return config
+
+    monkeypatch.setattr(dpo, "DPOConfig", on_two)
+    pairs = make_pairs(8)
+    reference = {pair.pair_id: (0.0, 0.0) for pair in pairs}
+    trained = train_dpo(base, spec, root, pairs, reference, settings)
+    assert trained is not None
+    assert trained.steps == 2
+
+
+def test_trl_s_engine_asks_for_no_trees(
+    base: Any, spec: Any, state: Any, root: Any, monkeypatch: Any
+) -> None:
+    # Of what does not take them, not even the sizes can be asked: some name them otherwise.
+    monkeypatch.setattr(dpo, "tree_limits", None)
+    monkeypatch.setattr(sft, "tree_limits", None)
+    settings, pairs = with_settings(engine="trl"), make_pairs(1)
+    assert train_sft(base, spec, state, pairs, settings) is not None
+    assert train_dpo(base, spec, root, pairs, {"pair-0": (0.0, 0.0)}, settings) is not None
 
 
 @pytest.mark.contract

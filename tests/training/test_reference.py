@@ -119,6 +119,17 @@ def test_content_is_the_key_not_the_name(
     assert forwards == ["pair-0"]
 
 
+def test_pairs_of_the_same_tokens_all_have_their_numbers(
+    base: Any, spec: Any, root: Any, forwards: list[str], tmp_path: Path
+) -> None:
+    settings = with_settings(accumulation=1)
+    twin = replace(PAIRS[0], pair_id="twin")
+    found = reference_logps(base, spec, root, [PAIRS[0], twin], settings, tmp_path)
+    assert found.keys() == {"pair-0", "twin"}
+    assert found["twin"] == found["pair-0"]
+    assert len(forwards) == 1
+
+
 @pytest.mark.parametrize("what", ["root", "scale", "weights", "tokenizer", "dtype", "engine"])
 def test_whatever_the_numbers_depend_on_is_in_the_key(
     base: Any, spec: Any, root: Any, forwards: list[str], tmp_path: Path, what: str
