@@ -162,8 +162,8 @@ def open_experiment(
 
     Without `arms` they are FedPref, Local and Central. `model` is `model_identity` of the config,
     if it is known already. Raises ConfigError, DataError or ResumeError: seeds that repeat, sites
-    without pairs, too few sites for a strategy, a fraction of the sites a round, or, where the folder already holds an experiment,
-    everything in which this one differs from it.
+    without pairs, too few sites for a strategy, a fraction of them a round, or, where the folder
+    already holds an experiment, everything in which this one differs from it.
     """
     check_seeds(config, seeds)
     _check_everyone_trains(config)

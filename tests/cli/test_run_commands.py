@@ -7,6 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fedpref.cli import app
+from fedpref.cli.run import simulation
 from fedpref.data import Annotation, Report, write_site
 from fedpref.errors import ConfigError, DataError, FedPrefError, FedPrefErrors, RoundError
 from fedpref.task import Structure
@@ -18,6 +19,12 @@ def refused(*arguments: str) -> FedPrefError:
     result = CliRunner().invoke(app, list(arguments))
     assert isinstance(result.exception, FedPrefError), result.output
     return result.exception
+
+
+def test_two_clients_never_share_a_gpu() -> None:
+    # A smaller share would start several clients on one GPU, which runs out of memory.
+    gpu = simulation(Path(ROOT) / "federation.toml", "gpu")
+    assert float(gpu["client-resources-num-gpus"]) == 1.0
 
 
 @pytest.fixture(autouse=True)

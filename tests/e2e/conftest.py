@@ -2,19 +2,42 @@
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import psutil
 import pytest
 
+from fedpref.demo.sites import DEFAULT_SEED, DemoSettings, add_pairs, write_demo_sites
+
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
+
+
+@pytest.fixture(scope="session")
+def write_two_sites() -> Callable[..., Path]:
+    """What fills a folder with two small demo sites with pairs, and returns it."""
+    settings = DemoSettings(train_reports=60, dev_reports=40, test_reports=24)
+
+    def write(folder: Path, *, seed: int = DEFAULT_SEED) -> Path:
+        for extra in write_demo_sites(folder, settings=settings, seed=seed)[2:]:
+            shutil.rmtree(extra)
+        add_pairs(folder)
+        return folder
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def made(write_two_sites: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two small sites with pairs; tests copy them."""
+    return write_two_sites(tmp_path_factory.mktemp("made"))
 
 
 def free_port() -> int:

@@ -7,31 +7,18 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-from fedpref.demo.sites import DemoSettings, add_pairs, write_demo_sites
-
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
-SETTINGS = DemoSettings(train_reports=60, dev_reports=40, test_reports=24)
 ARMS = ("fedpref", "local", "central")
 
 pytestmark = pytest.mark.e2e
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two small sites with pairs."""
-    folder = tmp_path_factory.mktemp("made")
-    write_demo_sites(folder, settings=SETTINGS)
-    for extra in range(3, 7):
-        shutil.rmtree(folder / f"site-{extra}")
-    add_pairs(folder)
-    return folder
 
 
 def command(folder: Path, name: str, *arguments: str) -> list[str]:
@@ -157,11 +144,10 @@ def test_a_killed_comparison_goes_on_to_the_same_result(
 
 
 @pytest.mark.long
-def test_strategies_over_two_partitions(made: Path, tmp_path: Path) -> None:
-    write_demo_sites(tmp_path / "other", settings=SETTINGS, seed=20260813)
-    for extra in range(3, 7):
-        shutil.rmtree(tmp_path / "other" / f"site-{extra}")
-    add_pairs(tmp_path / "other")
+def test_strategies_over_two_partitions(
+    made: Path, write_two_sites: Callable[..., Path], tmp_path: Path
+) -> None:
+    write_two_sites(tmp_path / "other", seed=20260813)
     shutil.copytree(made, tmp_path / "sites")
     arguments = ["--strategies", "uniform,feddraw(eta=2,similarity=factors),ffa"]
     arguments += ["--sites", str(tmp_path / "sites"), "--sites", str(tmp_path / "other")]

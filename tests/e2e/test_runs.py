@@ -13,26 +13,12 @@ import psutil
 import pytest
 from safetensors.numpy import load_file
 
-from fedpref.demo.sites import DemoSettings, add_pairs, write_demo_sites
-
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
-SETTINGS = DemoSettings(train_reports=60, dev_reports=40, test_reports=12)
 # Two rounds with an SFT and a DPO step each; nothing here measures how well it learns.
 CONFIG = {"rounds": 1, "evaluation.max-new-tokens": 96, "join-deadline": 120.0}
 
 pytestmark = pytest.mark.e2e
-
-
-@pytest.fixture(scope="module")
-def sites(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two small sites with pairs."""
-    folder = tmp_path_factory.mktemp("made")
-    write_demo_sites(folder, settings=SETTINGS)
-    for extra in range(3, 7):
-        shutil.rmtree(folder / f"site-{extra}")
-    add_pairs(folder)
-    return folder
 
 
 def simulate(folder: Path, sites: Path, **config: object) -> subprocess.CompletedProcess[str]:
@@ -51,10 +37,10 @@ def simulate(folder: Path, sites: Path, **config: object) -> subprocess.Complete
 
 
 @pytest.fixture(scope="module")
-def simulated(sites: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def simulated(made: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The summary of a simulated run over a copy of the sites."""
     folder = tmp_path_factory.mktemp("simulation")
-    copy = shutil.copytree(sites, folder / "sites")
+    copy = shutil.copytree(made, folder / "sites")
     before = {p.pid for p in psutil.process_iter()}
     result = simulate(folder, copy)
     assert result.returncode == 0, result.stderr[-4000:]
@@ -98,8 +84,8 @@ def test_training_changes_the_adapter(simulated: dict[str, Any]) -> None:
     assert all((first[key] != second[key]).any() for key in first if "lora_B" in key)
 
 
-def test_no_text_is_in_the_log_or_the_run(simulated: dict[str, Any], sites: Path) -> None:
-    rows = [json.loads(line) for line in (sites / "site-1/reports.jsonl").read_text().splitlines()]
+def test_no_text_is_in_the_log_or_the_run(simulated: dict[str, Any], made: Path) -> None:
+    rows = [json.loads(line) for line in (made / "site-1/reports.jsonl").read_text().splitlines()]
     written = simulated["log"] + "".join(
         path.read_text(errors="replace")
         for path in (simulated["folder"] / "run").rglob("*")
@@ -114,9 +100,9 @@ def test_no_text_is_in_the_log_or_the_run(simulated: dict[str, Any], sites: Path
 
 
 def test_a_deployment_gives_the_same_bits(
-    simulated: dict[str, Any], sites: Path, deployment: Any, tmp_path: Path
+    simulated: dict[str, Any], made: Path, deployment: Any, tmp_path: Path
 ) -> None:
-    copy = shutil.copytree(sites, tmp_path / "sites")
+    copy = shutil.copytree(made, tmp_path / "sites")
     for name in ("site-1", "site-2"):
         deployment.add_node(name, copy / name)
     config = {**CONFIG, "runs-dir": str(tmp_path), "run-id": "run", "min-sites": 2}
@@ -133,8 +119,8 @@ def test_a_deployment_gives_the_same_bits(
         }
 
 
-def test_a_failing_run_is_an_error_and_leaves_nothing(tmp_path: Path, sites: Path) -> None:
-    broken = shutil.copytree(sites, tmp_path / "sites")
+def test_a_failing_run_is_an_error_and_leaves_nothing(tmp_path: Path, made: Path) -> None:
+    broken = shutil.copytree(made, tmp_path / "sites")
     with (broken / "site-2" / "reports.jsonl").open("a") as stream:
         stream.write('{"report_id": "x"\n')
     result = simulate(tmp_path, broken)
