@@ -1,6 +1,5 @@
 """The frozen base model and its tokenizer: found, loaded once per process, known by hash."""
 
-import gc
 import json
 import os
 from dataclasses import dataclass
@@ -79,14 +78,6 @@ def load_base_model(
     if key not in _loaded:
         _loaded[key] = _load(str(name_or_path), path, dtype, device, threads)
     return _loaded[key]
-
-
-def clear_base_models() -> None:
-    """Forget every loaded model and free its memory."""
-    _loaded.clear()
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
 
 
 def _find(name_or_path: str | Path) -> Path:

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from tiny_models import CHATML, byte_tokenizer, save_tiny
 
 from fedpref.errors import ModelError
-from fedpref.training.base_model import clear_base_models, load_base_model
+from fedpref.training.base_model import load_base_model
 
 
 def test_float32_on_the_cpu_frozen_in_eval_mode_and_cached(base: Any, tiny_folder: Path) -> None:
@@ -30,19 +30,6 @@ def test_bfloat16_on_disk_becomes_float32(tmp_path: Path, tiny_folder: Path) -> 
     save_file(tensors, tmp_path / "m" / "model.safetensors", metadata={"format": "pt"})
     loaded = load_base_model(tmp_path / "m", device="cpu")
     assert {p.dtype for p in loaded.model.parameters()} == {torch.float32}
-
-
-def test_forgotten_models_are_loaded_again(tmp_path: Path) -> None:
-    folder = save_tiny(tmp_path / "m")
-    first = load_base_model(folder, device="cpu")
-    from fedpref.training import base_model
-
-    kept = dict(base_model._loaded)
-    clear_base_models()
-    try:
-        assert load_base_model(folder, device="cpu") is not first
-    finally:
-        base_model._loaded.update(kept)
 
 
 def test_digests_follow_content_not_place(tmp_path: Path, base: Any, tiny_folder: Path) -> None:

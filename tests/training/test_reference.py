@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tiny_models import SETTINGS, make_pairs, with_settings
+from tiny_models import SETTINGS, byte_tokenizer, make_pairs, with_settings
 
 from fedpref.errors import DataError, TrainingError
 from fedpref.training import reference
@@ -46,6 +46,21 @@ def test_logps_are_sums_over_the_response_tokens(
                 rows = torch.log_softmax(logits[len(pair.prompt_ids) - 1 : -1], -1)
                 expected = rows.gather(1, torch.tensor(ids)[:, None]).sum().item()
                 assert found == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("engine", ["tree", "trl"])
+def test_the_end_of_turn_counts_where_padding_is_eos(
+    base: Any, spec: Any, root: Any, engine: str
+) -> None:
+    # TRL pads the shorter response with the very token that ends both.
+    pair = EncodedPair("a", PAIRS[0].prompt_ids, (1, 2, 256), (*range(20, 40), 256))
+    settings = with_settings(engine=engine)
+    expected = sequence_logps(base, spec, root, [pair], settings)
+    assert base.tokenizer.pad_token_id != 256
+    padded = replace(base, tokenizer=byte_tokenizer(pad_token="<|im_end|>"))
+    assert padded.tokenizer.pad_token_id == padded.tokenizer.eos_token_id
+    assert sequence_logps(padded, spec, root, [pair], settings) == expected
 
 
 def test_a_pair_alone_and_beside_a_much_longer_one(base: Any, spec: Any, root: Any) -> None:
