@@ -15,7 +15,7 @@ from fedpref.cli.run import merged_settings, simulation
 from fedpref.cli.sites import JsonOption
 from fedpref.config import load_config
 from fedpref.data import site_directories
-from fedpref.errors import ConfigError
+from fedpref.errors import ConfigError, DataError
 from fedpref.federation.effect import RESULT_FILE
 from fedpref.federation.effect_runs import SEPARATOR, read_arms
 from fedpref.files import fedpref_home
@@ -81,7 +81,14 @@ def effect(
     if as_json:
         typer.echo(json.dumps(result, indent=2, ensure_ascii=False))
         return
-    print_effect(result)
+    try:
+        print_effect(result)
+    except (KeyError, TypeError, IndexError, AttributeError):
+        raise DataError(
+            "this is no measured effect, or it was changed",
+            fix="name the two arms, to measure it again",
+            file=path,
+        ) from None
     # On a line of its own, so that a narrow terminal does not break it and it can be copied.
     typer.echo(f"Result:\n{path}")
 

@@ -171,7 +171,7 @@ def open_experiment(
     ontology = load_ontology(Path(config.ontology)) if config.ontology else ONTOLOGY
     sites = _sites(Path(config.sites), ontology)
     pairs = {site.name: read_pairs(site) for site in sites}
-    experiment = Experiment(folder, config, tuple(seeds), sites, chosen)
+    experiment = Experiment(folder, config, tuple(sorted(seeds)), sites, chosen)
     _check_enough_sites(experiment, pairs)
     plan = _plan(experiment, pairs, model_identity(config) if model is None else model)
     path = folder / PLAN_FILE

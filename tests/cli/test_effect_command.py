@@ -36,6 +36,8 @@ def test_wrong_arms_and_lost_sites_are_told_at_once(tmp_path: Path) -> None:
     assert isinstance(error, ConfigError)
     assert "3 arguments" in error.what
     assert "no measured effect" in refused(run).what
+    (tmp_path / "effect.json").write_text('{"synthetic": true, "a": []}')
+    assert "was changed" in refused(str(tmp_path)).what
     assert "no run in this folder" in refused(run, "runs/two").what
     assert "arm A has 2 runs and arm B 1" in refused(f"{run},{run}", run).what
     lost = refused(run, run, "--set", "sites=/nowhere")

@@ -85,6 +85,14 @@ def test_the_same_again_is_the_same_experiment(tmp_path: Path, config: RunConfig
     assert name(config) != name(config, arms=strategy_arms("uniform,feddraw", config))
 
 
+def test_the_order_of_the_seeds_is_irrelevant(tmp_path: Path, config: RunConfig) -> None:
+    first = open_experiment(tmp_path / "x", config, [7, 5]).begin()
+    again = open_experiment(tmp_path / "x", config, [5, 7]).begin()
+    assert [(job.arm, job.seed) for job in first.jobs()] == [
+        (job.arm, job.seed) for job in again.jobs()
+    ]
+
+
 def test_a_fraction_of_the_sites_is_refused_before_any_run(
     tmp_path: Path, config: RunConfig
 ) -> None:
