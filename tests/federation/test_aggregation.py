@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -40,6 +40,7 @@ def test_by_hand() -> None:
     assert result.dtype == np.float32
 
 
+@settings(deadline=None)
 @given(STATES, st.data())
 def test_agrees_with_numpy_in_float64(states: list, data: st.DataObject) -> None:
     weights = data.draw(st.lists(COUNTS, min_size=len(states), max_size=len(states)))
@@ -51,6 +52,7 @@ def test_agrees_with_numpy_in_float64(states: list, data: st.DataObject) -> None
         )
 
 
+@settings(deadline=None)
 @given(STATES, st.data())
 def test_permuting_states_with_their_weights_changes_nothing(
     states: list, data: st.DataObject
@@ -64,6 +66,7 @@ def test_permuting_states_with_their_weights_changes_nothing(
         np.testing.assert_array_max_ulp(value, other[key], maxulp=1)
 
 
+@settings(deadline=None)
 @given(STATES, st.lists(COUNTS, min_size=1, max_size=6))
 def test_identical_states_give_the_same_bits(states: list, weights: list[int]) -> None:
     mean = weighted_mean([states[0]] * len(weights), weights)
@@ -78,6 +81,7 @@ def test_identical_states_give_the_same_bits_for_fractions_and_signed_zeros(
     assert state_digest(weighted_mean([state, state], weights)) == state_digest(state)
 
 
+@settings(deadline=None)
 @given(STATES)
 def test_scaling_all_weights_changes_nothing(states: list) -> None:
     weights = list(range(1, len(states) + 1))
@@ -85,6 +89,7 @@ def test_scaling_all_weights_changes_nothing(states: list) -> None:
     assert state_digest(small) == state_digest(large)
 
 
+@settings(deadline=None)
 @given(STATES)
 def test_one_site_split_in_two_with_the_same_pairs_gives_the_same_mean(states: list) -> None:
     weights = list(range(2, len(states) + 2))
@@ -128,6 +133,7 @@ def test_what_cannot_be_averaged_is_refused(states: list, weights: list, message
         weighted_mean(states, weights)
 
 
+@settings(deadline=None)
 @given(STATES, st.data())
 def test_the_fold_and_the_mean_of_a_sequence_give_the_same_bits(
     states: list, data: st.DataObject
