@@ -13,6 +13,8 @@ import torch
 from transformers import Cache, DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
+from fedpref.training.positions import rotates_by_length
+
 # Tokens for which a full cache is enlarged at a time.
 _ROOM = 32
 
@@ -31,7 +33,7 @@ def allows_padding(model: PreTrainedModel) -> bool:
     It must be told the position of each token, and not rotate by the longest sequence so far.
     """
     told = "position_ids" in inspect.signature(model.forward).parameters
-    return told and not _rope_types(model) & {"dynamic", "longrope"}
+    return told and not rotates_by_length(model)
 
 
 def allows_gaps(model: PreTrainedModel, length: int) -> bool:
@@ -45,13 +47,6 @@ def allows_gaps(model: PreTrainedModel, length: int) -> bool:
         or (type(layer) is DynamicSlidingWindowLayer and layer.sliding_window >= length)
         for layer in layers
     )
-
-
-def _rope_types(model: PreTrainedModel) -> set[str]:
-    """Return the kinds of rotary position embedding, of all layers or by type of layer."""
-    rope = getattr(model.config.get_text_config(), "rope_parameters", None) or {}
-    by_layer = [value for value in rope.values() if isinstance(value, dict)]
-    return {str(one.get("rope_type")) for one in (rope, *by_layer)}
 
 
 class SharedPrefix:

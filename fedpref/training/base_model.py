@@ -67,7 +67,13 @@ def load_base_model(
     if dtype not in _DTYPES or kind not in {"cpu", "cuda"}:
         raise ModelError(
             f"dtype {dtype!r} on device {device!r} is not supported",
-            fix="set dtype to auto, float32 or bfloat16 and device to auto, cpu, cuda or cuda:<n>",
+            fix="set dtype to auto, float32 or bfloat16 and device to auto, cpu or cuda",
+        )
+    if kind == "cuda" and device not in {"cuda", "cuda:0"}:
+        raise ModelError(
+            f"device {device!r} is not supported",
+            why="transformers' trainers take the first GPU that they see",
+            fix="let the process see one GPU only: CUDA_VISIBLE_DEVICES=<n>, and device = 'cuda'",
         )
     if kind == "cuda" and not torch.cuda.is_available():
         raise ModelError(

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch.nn.attention.flex_attention import create_block_mask
 from transformers import PreTrainedModel
 
+from fedpref.training.positions import rotates_by_length
 from fedpref.training.preference_tree import TokenTree, TreeLimits
 
 if TYPE_CHECKING:
@@ -39,13 +40,14 @@ def uses_trees(model: PreTrainedModel, settings: "TrainingSettings") -> bool:
     """Return whether the settings ask for trees and the model takes them; warns once if not.
 
     `model` is a bare one: it must be of an architecture known here, with attention that takes a
-    mask of any shape.
+    mask of any shape, and rotate each token by its own position alone.
     """
     if settings.engine != "tree":
         return False
     kind = str(model.config.model_type)
     attention = str(model.config._attn_implementation)
-    if kind in _MASK_BY_KIND | _ONE_MASK and attention in {_BOOLEAN, _ADDED, _BLOCKS}:
+    known = kind in _MASK_BY_KIND | _ONE_MASK and attention in {_BOOLEAN, _ADDED, _BLOCKS}
+    if known and not rotates_by_length(model):
         return True
     _warn(kind, attention)
     return False

@@ -89,5 +89,6 @@ def test_folders_without_a_model_are_named(tmp_path: Path, tiny_folder: Path) ->
 def test_options_that_cannot_work(tiny_folder: Path) -> None:
     assert "float64" in message(tiny_folder, dtype="float64")
     assert "tpu" in message(tiny_folder, device="tpu")
+    assert "CUDA_VISIBLE_DEVICES" in message(tiny_folder, device="cuda:1")
     if not torch.cuda.is_available():
         assert "no GPU" in message(tiny_folder, device="cuda")

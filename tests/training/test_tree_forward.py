@@ -159,7 +159,7 @@ def test_log_probs_and_gradients(
     assert max(float(value.abs().max()) for value in wanted.values()) > 1e-3
 
 
-@pytest.mark.parametrize("family", ["qwen3", "gemma3, window", "mistral, window"])
+@pytest.mark.parametrize("family", FAMILIES)
 def test_gradient_checkpointing(family: str) -> None:
     model = make_model(family)
     tree = token_tree(pair_sequences(PAIRS))
@@ -172,7 +172,7 @@ def test_gradient_checkpointing(family: str) -> None:
         assert (saved[name] - value).abs().max() <= 1e-9
 
 
-@pytest.mark.parametrize("family", ["qwen3", "mistral, window"])
+@pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_a_whole_trajectory(family: str, *, checkpointing: bool) -> None:
     """Twelve AdamW steps on trees that are split, and on single sequences: 1e-6 apart at most."""
@@ -261,6 +261,13 @@ def test_an_unknown_architecture_falls_back_with_one_warning(
     caplog.clear()
     assert not uses_trees(model, with_settings(engine="trl"))  # asked for: nothing to warn about
     assert not caplog.records
+
+
+def test_rotation_by_the_longest_sequence_is_no_tree_s() -> None:
+    rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}
+    config = LlamaConfig(**COMMON, rope_parameters=rope)
+    assert not uses_trees(AutoModelForCausalLM.from_config(config), with_settings())
+    assert uses_trees(AutoModelForCausalLM.from_config(FAMILIES["llama"]), with_settings())
 
 
 def test_balance_by_hand(base: Any) -> None:
