@@ -31,6 +31,9 @@ CONNECTION = "local"
 _STOP_TIMEOUT = 15.0
 _PORT_FILE = "port"
 _LOCK_FILE = ".lock"
+# On a busy machine Flower's SuperLink may take longer than the 15 s that `flwr run` gives it.
+_STARTS = 3
+_SLOW_START = "Failed to start local SuperLink"
 
 Scalar = bool | int | float | str
 
@@ -128,20 +131,22 @@ class LocalFlower:
         """Submit the app and return Flower's run id; RoundError if Flower refuses it."""
         config = self.home / "run-config.toml"
         config.write_text("\n".join(toml_pairs(run_config)) + "\n", encoding="utf-8")
-        answer = self._json(
-            "run",
-            str(self.app),
-            CONNECTION,
-            "--run-config",
-            str(config),
-            "--federation-config",
-            " ".join(f"{key}={value}" for key, value in federation.items()),
-        )
-        run_id = answer.get("run-id")
-        if not run_id:
+        for _ in range(_STARTS):
+            answer = self._json(
+                "run",
+                str(self.app),
+                CONNECTION,
+                "--run-config",
+                str(config),
+                "--federation-config",
+                " ".join(f"{key}={value}" for key, value in federation.items()),
+            )
+            if run_id := answer.get("run-id"):
+                return str(run_id)
             reason = str(answer.get("error-message") or answer.get("error") or answer)
-            raise RoundError(f"Flower refused the run: {reason}")
-        return str(run_id)
+            if _SLOW_START not in reason:
+                break
+        raise RoundError(f"Flower refused the run: {reason}")
 
     def follow(self, run_id: str) -> Iterator[str]:
         """Yield the run's log lines until the run has ended."""

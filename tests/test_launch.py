@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from fedpref.errors import RoundError
 from fedpref.launch import LocalFlower
 
 APP = Path(__file__).parents[1]
@@ -75,3 +76,22 @@ def test_a_living_neighbour_is_left_alone(
         with LocalFlower(tmp_path, app=APP):
             assert started[0].poll() is None
     started[0].wait(timeout=20)
+
+
+def test_a_superlink_that_is_slow_to_start_is_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = [{"error-message": "Failed to start local SuperLink within 15s."}, {"run-id": "7"}]
+    asked: list[str] = []
+
+    def answer(self: LocalFlower, *arguments: str) -> dict[str, str]:
+        asked.append(arguments[0])
+        return answers[len(asked) - 1]
+
+    monkeypatch.setattr(LocalFlower, "_json", answer)
+    flower = LocalFlower(tmp_path, app=tmp_path)
+    assert flower.submit({}, {"num-supernodes": 2}) == "7"
+    answers, asked = [{"error-message": "no such app"}], []
+    with pytest.raises(RoundError, match="no such app"):
+        flower.submit({}, {})  # every other refusal is final
+    assert len(asked) == 1
