@@ -52,6 +52,8 @@ def sequence_logps(
     `state`. Pairs are computed in the groups in which they are trained; which pairs those are may
     change the last bits.
     """
+    if not pairs:
+        return {}
     runs = list(_runs(base, pairs, settings))
     computed = _compute(base, spec, state, runs)
     return {

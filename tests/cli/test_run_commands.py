@@ -49,7 +49,8 @@ def test_missing_sites_and_a_missing_model_are_told_together(command: str, tmp_p
 @pytest.mark.parametrize("command", ["run", "compare"])
 def test_a_wrong_strategy_is_told(command: str) -> None:
     error = refused(command, "--app", ROOT, "--set", "sites=x", "--set", "strategy=fedraw")
-    assert isinstance(error, ConfigError)
+    parts = error.errors if isinstance(error, FedPrefErrors) else (error,)
+    assert isinstance(parts[0], ConfigError)
     assert "feddraw" in str(error)
 
 
