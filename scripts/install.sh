@@ -23,6 +23,7 @@ pip="$venv/bin/python -m pip --disable-pip-version-check --quiet"
 
 echo "Installing FedPref into $venv (once, some minutes) …"
 if ! "$venv/bin/python" -c 'import torch' >/dev/null 2>&1; then
+  echo "… torch"
   if [ "$(uname -s)" = Linux ] && ! command -v nvidia-smi >/dev/null 2>&1; then
     # shellcheck disable=SC2086
     $pip install ${FEDPREF_TORCH_INDEX:+--extra-index-url "$FEDPREF_TORCH_INDEX"} "torch==$torch+cpu" 2>/dev/null || {
@@ -34,5 +35,6 @@ if ! "$venv/bin/python" -c 'import torch' >/dev/null 2>&1; then
     $pip install ${FEDPREF_TORCH_INDEX:+--extra-index-url "$FEDPREF_TORCH_INDEX"} "torch>=$torch"
   fi
 fi
+echo "… Flower, transformers and the rest"
 $pip install --editable '.[dev]' ||
   fail "the installation failed; the lines above say why. A package index must be reachable."
