@@ -127,8 +127,11 @@ def in_process(config: RunConfig, folder: Path, scratch: Path) -> dict[str, Seco
     return stretches
 
 
-def through_flower(config: RunConfig, folder: Path, scratch: Path) -> dict[str, float]:
-    """Return the seconds of a whole `fedpref run`, of its rounds, and of all that is no round."""
+def through_flower(config: RunConfig, folder: Path, scratch: Path) -> dict[str, float] | None:
+    """Return the seconds of a whole `fedpref run`, of its rounds, and of all that is no round.
+
+    None if the run failed; it has said why.
+    """
     values = {
         "sites": folder.absolute(),
         "runs-dir": (scratch / "runs").absolute(),
@@ -140,8 +143,10 @@ def through_flower(config: RunConfig, folder: Path, scratch: Path) -> dict[str, 
     for key, value in values.items():
         command += ["--set", f"{key}={value}"]
     start = time.perf_counter()
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE)
+    done = subprocess.run(command, check=False, stdout=subprocess.PIPE)
     whole = time.perf_counter() - start
+    if done.returncode != 0:
+        return None
     rounds = json.loads(done.stdout)["rounds"]
     by_round = {f"round {i}": float(r["seconds"]["total"]) for i, r in enumerate(rounds)}
     return {**by_round, "start": whole - sum(by_round.values()), "whole": whole}
@@ -175,7 +180,7 @@ def show(phases: Mapping[str, Seconds], flower: Mapping[str, float] | None, core
 
 
 def main() -> int:
-    """Run the benchmark and print its table."""
+    """Run the benchmark and print its table; return 1 if the run through Flower failed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--sites", type=Path, help="folder of site directories (the demo's)")
     parser.add_argument("--model", default="demo", help="base model: demo, or a folder")
@@ -209,7 +214,7 @@ def main() -> int:
     if arguments.out:
         found = {"date": date.today().isoformat(), "cores": cores, "phases": phases}
         atomic_write(arguments.out, json.dumps({**found, "run": flower}, indent=1) + "\n")
-    return 0
+    return 1 if arguments.run and flower is None else 0
 
 
 if __name__ == "__main__":

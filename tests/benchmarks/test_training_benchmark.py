@@ -105,6 +105,7 @@ def test_what_is_written_down_names_no_folder(training: Any) -> None:
     assert "/home" not in json.dumps(training.settings_of(training.parse(words)))
 
 
+@pytest.mark.long
 def test_gpu_script_in_its_smoke_form(tmp_path: Path) -> None:
     """The same script and program as on a GPU; everything is there, and the ways agree."""
     sh = shutil.which("sh")

@@ -16,6 +16,7 @@ FEDPREF = Path(sys.executable).parent / "fedpref"
 pytestmark = pytest.mark.e2e
 
 
+@pytest.mark.long
 def test_a_simulation_and_a_deployment_give_the_same_effect(
     deployment: Any, tmp_path: Path
 ) -> None:
