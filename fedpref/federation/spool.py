@@ -1,6 +1,8 @@
 """Updates on disk: one file a site for the open round, so that memory holds one at a time."""
 
+import os
 import shutil
+import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,19 +29,22 @@ class SiteUpdate:
 
 
 class StateFile(Mapping[str, NDArray[np.float32]]):
-    """An adapter in a flat file; each look at a tensor reads that tensor, and keeps nothing."""
+    """An adapter in a flat file; each look at a tensor reads that tensor, and keeps nothing.
+
+    The file is open as long as this object lives.
+    """
 
     def __init__(self, path: Path, spec: AdapterSpec) -> None:
-        self._path, self._places = path, spec.places
-        self._shapes = dict(zip(spec.keys, spec.shapes, strict=True))
+        self._places, self._shapes = spec.places, dict(zip(spec.keys, spec.shapes, strict=True))
+        self._file = os.open(path, os.O_RDONLY)
+        weakref.finalize(self, os.close, self._file)
 
     def __getitem__(self, key: str) -> NDArray[np.float32]:
         place = self._places[key]
         values = np.empty(place.stop - place.start, dtype=np.float32)
-        with self._path.open("rb", buffering=0) as stream:
-            stream.seek(values.itemsize * place.start)
-            if stream.readinto(values.data) != values.nbytes:
-                raise OSError(f"{self._path.name} is shorter than an adapter")
+        read = os.preadv(self._file, [values.data], values.itemsize * place.start)
+        if read != values.nbytes:
+            raise OSError("the file of an update is shorter than an adapter")
         return values.reshape(self._shapes[key])
 
     def __iter__(self) -> Iterator[str]:

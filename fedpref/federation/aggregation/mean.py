@@ -21,7 +21,7 @@ from fedpref.federation.aggregation.inputs import (
 
 # Products are formed a block at a time: they stay in the processor's cache, and no tensor is ever
 # held a third time.
-_BLOCK: Final = 32_768
+_BLOCK: Final = 65_536
 
 
 class WeightedFold:
