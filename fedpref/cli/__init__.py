@@ -36,7 +36,7 @@ app = typer.Typer(
     help="Federated preference learning for structured radiology report extraction.",
     no_args_is_help=True,
     pretty_exceptions_show_locals=False,  # locals may hold report text
-    rich_markup_mode="rich",
+    rich_markup_mode="markdown",
 )
 
 # In the order of work, as `fedpref --help` lists them.

@@ -58,7 +58,7 @@ def compare(
         str | None,
         typer.Option(
             metavar="A,B,…",
-            help="Compare strategies instead: 'pair-fedavg,feddraw(eta=2,similarity=factors)'. "
+            help="Compare strategies instead, such as 'uniform,feddraw(eta=2)'. "
             "The first one is what the others are held against.",
         ),
     ] = None,

@@ -6,6 +6,7 @@ from typing import Any
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from fedpref.cli.sites import JsonOption
 from fedpref.federation.strategies.catalogue import NAMED, Option, options_of
@@ -16,13 +17,13 @@ def strategies(as_json: JsonOption = False) -> None:
     if as_json:
         typer.echo(json.dumps(listed(), indent=2, ensure_ascii=False))
         return
-    table = Table(title="Strategies", title_justify="left")
-    for column in ("name", "what it does", "strategy-options", "source"):
-        # A name is copied and an option typed: neither may be broken in the middle.
-        table.add_column(column, no_wrap=column == "name", overflow="fold")
+    table = Table(box=None, show_header=False, padding=(0, 2, 1, 0))
+    # A name is copied and an option typed: neither may be broken in the middle.
+    table.add_column(no_wrap=True)
+    table.add_column()
     for name, entry in NAMED.items():
-        options = "\n".join(_shown(option) for option in options_of(entry.strategy))
-        table.add_row(name, entry.does, options or "–", entry.source)
+        options = [f"  {_shown(option)}" for option in options_of(entry.strategy)]
+        table.add_row(name, Text("\n".join([f"{entry.does} ({entry.source})", *options])))
     console = Console(highlight=False)
     console.print(table)
     console.print(
@@ -54,4 +55,4 @@ def _shown(option: Option) -> str:
     values = f" ({option.values})" if "|" in option.values else ""
     if option.required:
         return f"{option.name}{values}, required"
-    return f"{option.name} = {json.dumps(option.default)}{values}"
+    return f"{option.name}={json.dumps(option.default)}{values}"

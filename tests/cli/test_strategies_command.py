@@ -19,10 +19,10 @@ def test_json_holds_every_strategy_and_option(capsys: pytest.CaptureFixture[str]
     assert all(entry["does"] and entry["source"] for entry in found.values())
 
 
-def test_the_table_names_every_strategy_and_default(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_list_names_every_strategy_and_default(capsys: pytest.CaptureFixture[str]) -> None:
     strategies()
     shown = capsys.readouterr().out
     for name in NAMED:
         assert name in shown
-    assert "beta_max = 10.0" in shown
+    assert "beta_max=10.0" in shown
     assert "QFedAvg" in shown
