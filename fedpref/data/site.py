@@ -37,10 +37,12 @@ class _Strict(BaseModel):
 class SitePolicy(_Strict):
     """What the site lets out.
 
-    Evaluation counts over fewer than `min_cell_size` reports are withheld.
+    Evaluation counts over fewer than `min_cell_size` reports are withheld. At most
+    `effect_questions` different questions for the draws of an effect are answered, ever.
     """
 
     min_cell_size: int = Field(default=5, ge=1)
+    effect_questions: int = Field(default=20, ge=0)
 
 
 class SiteInfo(_Strict):
@@ -136,8 +138,9 @@ def write_site(
     with atomic_dir(Path(path)) as part:
         lines = [f"name = {json.dumps(name)}", f"description = {json.dumps(description)}"]
         lines += ["synthetic = true"] if synthetic else []
-        lines += ["", "[policy]", f"min_cell_size = {policy.min_cell_size}", ""]
-        (part / SITE_FILE).write_text("\n".join(lines), encoding="utf-8")
+        lines += ["", "[policy]"]
+        lines += [f"{key} = {value}" for key, value in policy.model_dump().items()]
+        (part / SITE_FILE).write_text("\n".join(lines) + "\n", encoding="utf-8")
         write_jsonl(part / REPORTS_FILE, (report.to_row() for report in reports))
         write_jsonl(part / ANNOTATIONS_FILE, (annotation.to_row() for annotation in annotations))
 

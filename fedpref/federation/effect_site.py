@@ -13,13 +13,14 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
 from fedpref.config import RunConfig
 from fedpref.data import Report, SiteDirectory
-from fedpref.errors import RoundError
+from fedpref.errors import FedPrefError, RoundError
 from fedpref.evaluation.bootstrap import counts_array
 from fedpref.evaluation.federated_bootstrap import SiteTotals, Withheld, site_totals, too_few
 from fedpref.evaluation.metrics import report_counts
 from fedpref.evaluation.predictions import Prediction, predictions_file, read_predictions
 from fedpref.evaluation.site_secret import SiteSecret, site_secret
 from fedpref.federation import wire
+from fedpref.federation.effect_budget import over_budget, record_answer
 from fedpref.federation.effect_question import (
     DRAWS,
     QUESTION,
@@ -44,7 +45,12 @@ def answer_effect(message: Message, config: RunConfig, place: SitePlace) -> Mess
     question = Question.read(wire.text(wire.config_of(message), QUESTION))
     ontology = load_ontology(Path(config.ontology)) if config.ontology else ONTOLOGY
     site = SiteDirectory.load(place.path, ontology)
-    result = effect_totals(site, question)
+    try:
+        result = effect_totals(site, question)
+    except FedPrefError as error:
+        # What reads a file does not know whose it is.
+        error.site = error.site or site.name
+        raise
     record = ConfigRecord(
         {
             wire.STATUS: wire.WITHHELD if isinstance(result, Withheld) else TOTALS,
@@ -72,16 +78,18 @@ def effect_totals(site: SiteDirectory, question: Question) -> SiteTotals | Withh
     minimum = site.policy.min_cell_size
     # First of all: a site with so few reports has kept no answers.
     withheld = too_few(len(set(patients)), minimum, draws=DRAWS, seeds=question.seeds)
+    state = site.path / "state"
+    withheld = withheld or over_budget(state, question.digest, site.policy.effect_questions)
     if withheld is not None:
         return withheld
-    secret = site_secret(site.path / "state")
+    secret = site_secret(state)
     arms = [[_rows(site, asked) for asked in arm] for arm in (question.a, question.b)]
     _check_same_reports(site, secret, question, [rows for arm in arms for rows in arm])
     for asked, rows in zip(question.rounds(), (rows for arm in arms for rows in arm), strict=True):
         _check_scores(site, secret, asked, rows)
     ids = [report.report_id for report in reports]
     counts_a, counts_b = (counts_array([_counts(rows) for rows in arm], ids) for arm in arms)
-    return site_totals(
+    totals = site_totals(
         counts_a,
         counts_b,
         np.array(patients),
@@ -89,6 +97,9 @@ def effect_totals(site: SiteDirectory, question: Question) -> SiteTotals | Withh
         min_cell_size=minimum,
         draws=DRAWS,
     )
+    if not isinstance(totals, Withheld):
+        record_answer(state, question.digest)
+    return totals
 
 
 def _rows(site: SiteDirectory, asked: AskedRound) -> list[Prediction]:

@@ -28,6 +28,7 @@ from fedpref.evaluation.bootstrap import (
 from fedpref.evaluation.predictions import Prediction, read_predictions
 from fedpref.evaluation.site_secret import SECRET_FILE, site_secret
 from fedpref.federation import effect_site, wire
+from fedpref.federation.effect_budget import BUDGET_FILE
 from fedpref.federation.effect_question import DRAWS, Question
 from fedpref.federation.effect_runs import read_arms
 from fedpref.files import read_jsonl, write_jsonl
@@ -274,6 +275,32 @@ def test_a_site_with_few_patients_withholds_and_the_worst_site_is_unknown(world:
     assert result["effects"]["client_mean"]["low"] is not None
     # Nothing was drawn there, and no secret made.
     assert not (world.paths[1] / "state" / SECRET_FILE).exists()
+
+
+def test_a_site_answers_so_many_questions_as_its_policy_allows(world: World) -> None:
+    path = world.paths[1] / "site.toml"
+    path.write_text(path.read_text().replace("effect_questions = 20", "effect_questions = 1"))
+
+    def answer(effect: str) -> tuple[str, str | None]:
+        site = world.ask(effect)["sites"]["site-b"]
+        shutil.rmtree(world.folder / "results")
+        return site["answer"], site["reason"]
+
+    assert answer("{fedpref-1} - {local-1}") == ("totals", None)
+    told = "the site answers 1 different questions and has done so"
+    assert answer("{fedpref-2} - {local-2}") == ("withheld", told)
+    # The same question gets the same draws, and costs nothing.
+    assert answer("{fedpref-1} - {local-1}") == ("totals", None)
+    path.write_text(path.read_text().replace("effect_questions = 1", "effect_questions = 2"))
+    assert answer("{fedpref-2} - {local-2}") == ("totals", None)
+    assert answer("{fedpref-1} - {local-1}@0") == ("withheld", told.replace("1", "2"))
+
+
+def test_a_record_of_answered_questions_that_was_changed_is_refused(world: World) -> None:
+    (world.paths[1] / "state" / BUDGET_FILE).write_text("{}")
+    site = world.ask("{fedpref-1} - {local-1}")["sites"]["site-b"]
+    assert site["answer"] == "refused"
+    assert "the file does not hold the digests" in site["reason"]
 
 
 def test_two_seeds_need_more_patients_than_one(world: World) -> None:
