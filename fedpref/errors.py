@@ -4,9 +4,11 @@ A message says what was given, why it cannot work and what to do. It never holds
 annotation, a candidate or a patient id, so that any of these errors may be logged or sent.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, TypeVar
+
+T = TypeVar("T")
 
 
 class FedPrefError(Exception):
@@ -126,3 +128,12 @@ def raise_all(errors: Sequence[FedPrefError]) -> None:
         raise errors[0]
     if errors:
         raise FedPrefErrors(errors)
+
+
+def collected(problems: list[FedPrefError], step: Callable[[], T]) -> T | None:
+    """Return what a step returns, or None with its errors added to `problems`."""
+    try:
+        return step()
+    except FedPrefError as error:
+        problems += getattr(error, "errors", (error,))
+        return None

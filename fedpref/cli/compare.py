@@ -16,7 +16,7 @@ from fedpref.cli.ranks import print_tests
 from fedpref.cli.run import check_places, merged_settings, simulation
 from fedpref.cli.summary import print_rounds, read_summary
 from fedpref.config import RunConfig, load_config
-from fedpref.errors import ConfigError, FedPrefError, ResumeError, raise_all
+from fedpref.errors import ConfigError, FedPrefError, ResumeError, collected, raise_all
 from fedpref.evaluation.noniid import simulated_audit
 from fedpref.evaluation.site_cohorts import label_names, read_cohorts
 from fedpref.experiment.arms import Arm, matched_arms, strategy_arms
@@ -24,7 +24,6 @@ from fedpref.experiment.collect import check_agreements, collect
 from fedpref.experiment.lanes import run_jobs
 from fedpref.experiment.partitions import (
     PARTITIONS_FILE,
-    collected,
     open_partitions,
     partitions_record,
 )

@@ -4,33 +4,23 @@ A partition is one division of the data among sites. Each has a comparison of it
 arms are ranked as the authors of FedDRAW rank theirs (`evaluation.ranks`).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from fedpref.config import RunConfig
-from fedpref.errors import DataError, FedPrefError, raise_all
+from fedpref.errors import DataError, FedPrefError, collected, raise_all
 from fedpref.evaluation.ranks import rank_strategies
 from fedpref.experiment.arms import Arm
 from fedpref.experiment.plan import Opening, open_experiment
 
 Json = dict[str, Any]
-T = TypeVar("T")
 
 PARTITIONS_FILE: Final = "partitions.json"
 ALPHA: Final = 0.05
 NO_SCORE: Final = "an arm has no score"
 RANKED_BY: Final = ("client_mean", "worst_site")
-
-
-def collected(problems: list[FedPrefError], step: Callable[[], T]) -> T | None:
-    """Return what a step returns, or None with its errors added to `problems`."""
-    try:
-        return step()
-    except FedPrefError as error:
-        problems += getattr(error, "errors", (error,))
-        return None
 
 
 def open_partitions(

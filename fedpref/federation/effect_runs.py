@@ -8,11 +8,12 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from fedpref.config import RunConfig, load_config
-from fedpref.errors import ConfigError
+from fedpref.errors import ConfigError, FedPrefError, collected, raise_all
 from fedpref.evaluation.metrics import EvaluationCounts
 from fedpref.evaluation.predictions import asked_digest
 from fedpref.federation.checkpoint import RunDirectory
@@ -103,7 +104,11 @@ def read_arms(effect: str) -> Arms:
             fix='write "A - B": two run directories, or several with commas between them',
             key=_KEY,
         )
-    a, b = (_arm(part.strip()) for part in parts)
+    problems: list[FedPrefError] = []
+    a, b = (collected(problems, partial(_arm, part.strip())) for part in parts)
+    raise_all(problems)
+    assert a is not None
+    assert b is not None
     if len(a) != len(b):
         raise ConfigError(
             f"arm A has {len(a)} runs and arm B {len(b)}",
@@ -144,10 +149,13 @@ def _run(path: Path, asked: int | None) -> FinishedRun:
         config = load_config(json.loads((path / "config.json").read_text("utf-8"))["config"])
         agreement = json.loads((path / "agreement.json").read_text("utf-8"))
     except (OSError, ValueError, KeyError):
+        inside = sorted(f"runs/{found.parent.name}" for found in path.glob("runs/*/agreement.json"))
         raise ConfigError(
             "there is no run in this folder",
             why="config.json or agreement.json is missing or malformed",
-            fix="name a run directory, such as /absolute/path/of/runs/<id>",
+            fix=f"name one of the runs in it: {', '.join(inside)}"
+            if inside
+            else "name a run directory, such as /absolute/path/of/runs/<id>",
             file=path,
             key=_KEY,
         ) from None

@@ -9,7 +9,7 @@ from finished_runs import finish_run, make_sites
 from typer.testing import CliRunner
 
 from fedpref.cli import app
-from fedpref.errors import ConfigError, DataError, FedPrefError
+from fedpref.errors import ConfigError, DataError, FedPrefError, FedPrefErrors
 
 ROOT = str(Path(__file__).parents[2])
 
@@ -39,6 +39,11 @@ def test_wrong_arms_and_lost_sites_are_told_at_once(tmp_path: Path) -> None:
     (tmp_path / "effect.json").write_text('{"synthetic": true, "a": []}')
     assert "was changed" in refused(str(tmp_path)).what
     assert "no run in this folder" in refused(run, "runs/two").what
+    both = refused("runs/two", "runs/three")
+    assert isinstance(both, FedPrefErrors)
+    assert [Path(str(part.file)).name for part in both.errors] == ["two", "three"]
+    # The folder of a comparison holds its runs in runs/, as this one does.
+    assert "name one of the runs in it: runs/one" in refused(run, str(tmp_path)).fix
     assert "arm A has 2 runs and arm B 1" in refused(f"{run},{run}", run).what
     lost = refused(run, run, "--set", "sites=/nowhere")
     assert isinstance(lost, DataError)
