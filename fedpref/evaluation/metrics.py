@@ -4,7 +4,7 @@ Counts are all that leaves a site: they add up, so that pooling is a sum and a s
 once, from the sum. A score without data is None, never 0.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from math import sqrt
 from statistics import pstdev
@@ -201,6 +201,12 @@ def client_mean(values: Iterable[float | None]) -> float | None:
     """Return the unweighted mean over the sites with data; None if there is none."""
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None
+
+
+def complete_mean(values: Sequence[float | None]) -> float | None:
+    """Return the mean; None if one of the values is missing, or if there are none."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known and len(known) == len(values) else None
 
 
 def worst_site(values: Iterable[float | None]) -> float | None:

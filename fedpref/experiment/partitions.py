@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from fedpref.config import RunConfig
 from fedpref.errors import DataError, FedPrefError, collected, raise_all
+from fedpref.evaluation.metrics import complete_mean
 from fedpref.evaluation.ranks import rank_strategies
 from fedpref.experiment.arms import Arm
 from fedpref.experiment.plan import Opening, open_experiment
@@ -131,10 +132,10 @@ def partitions_record(run: str, comparisons: Mapping[str, Json]) -> Json:
         "arms": {
             arm: {
                 **{
-                    score: _mean([at[name][arm][score] for name in comparisons])
+                    score: complete_mean([at[name][arm][score] for name in comparisons])
                     for score in ("client_mean", "worst_site", "site_spread")
                 },
-                "bytes": _mean(
+                "bytes": complete_mean(
                     [
                         sum(found["arms"][arm]["bytes"].values()) / len(found["seeds"])
                         for found in comparisons.values()
@@ -151,8 +152,3 @@ def _selected(found: Json) -> dict[str, Json]:
     """Return each arm's scores at the comparison's round."""
     at = found["selected_round"]
     return {arm: value["rounds"][at] for arm, value in found["arms"].items()}
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known and len(known) == len(values) else None

@@ -18,7 +18,7 @@ from fedpref.config import RunConfig
 from fedpref.errors import ConfigError, FedPrefError, RoundError
 from fedpref.evaluation.bootstrap import STATISTICS, Effect, Statistic
 from fedpref.evaluation.federated_bootstrap import SiteTotals, Withheld, federated_bootstrap
-from fedpref.evaluation.metrics import EvaluationCounts, summarise
+from fedpref.evaluation.metrics import EvaluationCounts, complete_mean, summarise
 from fedpref.federation import wire
 from fedpref.federation.cohort import partitions_told
 from fedpref.federation.effect_question import (
@@ -236,8 +236,7 @@ def _of_arm(totals: Mapping[str, SiteTotals], arm: int, statistic: Statistic) ->
     for run in by_run:
         scores = summarise({str(i): _three(counts) for i, counts in enumerate(run)})
         values.append(scores.pooled if statistic == "global" else getattr(scores, statistic))
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known and len(known) == len(values) else None
+    return complete_mean(values)
 
 
 def _three(counts: Sequence[int]) -> EvaluationCounts:
