@@ -120,7 +120,8 @@ class LocalFlower:
             last = line if line.strip() else last
         status, details = self.wait(run_id)
         if status != "finished:completed":
-            resume = "" if config.effect else f"; resume with --set 'resume=\"{run_dir}\"'"
+            begun = (run_dir / "config.json").exists()
+            resume = f"; resume with --set 'resume=\"{run_dir}\"'" if begun else ""
             raise RoundError(
                 f"the run ended as {status}: {details or last.strip() or 'no details'}",
                 fix=f"--verbose shows the whole log{resume}",

@@ -34,7 +34,7 @@ def main(grid: Grid, context: Context) -> None:
         cohort = join(
             grid, config, adapter_hash=run.adapter_hash(done - 1), root_hash=run.adapter_hash(0)
         )
-        agreement = run.agree(agree(cohort.handshakes, known_to_coordinator(config)))
+        agreement = run.begin(agree(cohort.handshakes, known_to_coordinator(config)))
         if config.strategy == LOCAL:
             each_alone(federate, grid, config, run, cohort, agreement)
         else:

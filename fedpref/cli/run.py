@@ -10,8 +10,9 @@ from rich.console import Console
 from fedpref.cli.summary import print_summary
 from fedpref.config import RunConfig, load_config
 from fedpref.data import site_directories
-from fedpref.errors import ConfigError, FedPrefError, raise_all
-from fedpref.federation.strategies import make_strategy
+from fedpref.errors import ConfigError, FedPrefError, collected, raise_all
+from fedpref.federation.participation import check_site_count
+from fedpref.federation.strategies import check_enough_sites, make_strategy
 from fedpref.files import fedpref_home
 from fedpref.launch import LocalFlower, Scalar
 from fedpref.report import write_report
@@ -46,24 +47,7 @@ def run(
 ) -> None:
     """Simulate a federation through Flower and print what came out."""
     config = load_config(merged_settings(profile, settings or []))
-    make_strategy(config)  # what is wrong with it is said before Flower starts
-    simulate(config, app=app, machine=machine, nodes=nodes, verbose=verbose, as_json=as_json)
-
-
-def simulate(
-    config: RunConfig,
-    *,
-    app: Path,
-    machine: str,
-    nodes: int | None,
-    verbose: bool,
-    as_json: bool,
-) -> None:
-    """Run the app under a Flower of its own; RoundError unless the run ended complete."""
-    federation = simulation(app / "federation.toml", machine)
-    sites = check_places(config)
-    if nodes is not None or sites:
-        federation["num-supernodes"] = nodes or len(sites)
+    federation = _checked(config, simulation(app / "federation.toml", machine), nodes)
     notes = Console(stderr=True, highlight=False) if as_json else console
     notes.print(f"Starting Flower with {federation['num-supernodes']} SuperNodes …")
     with LocalFlower(fedpref_home(), app=app) as flower:
@@ -77,6 +61,24 @@ def simulate(
     print_summary(run_dir, as_json=as_json)
     if not as_json:
         typer.echo(f"Report, for a browser:\n{page}")
+
+
+def _checked(
+    config: RunConfig, federation: dict[str, Scalar], nodes: int | None
+) -> dict[str, Scalar]:
+    """Return the federation with its number of SuperNodes; raises what Flower would tell late."""
+    problems: list[FedPrefError] = []
+    strategy = collected(problems, lambda: make_strategy(config))
+    sites = collected(problems, lambda: check_places(config))
+    if nodes or sites:
+        federation["num-supernodes"] = nodes or len(sites or [])
+    number = int(federation["num-supernodes"])
+    if sites is not None:
+        collected(problems, lambda: check_site_count(config, number))
+    raise_all(problems)
+    assert strategy is not None
+    check_enough_sites(config, strategy, sites=number, with_pairs=number)
+    return federation
 
 
 def check_places(config: RunConfig) -> list[Path]:

@@ -15,8 +15,16 @@ from fedpref import __version__
 from fedpref.config import RunConfig, load_config
 from fedpref.data import SiteDirectory, site_directories, write_pool
 from fedpref.demo import DEMO_MODEL, DEMO_MODEL_FOLDER
-from fedpref.errors import ConfigError, DataError, FedPrefError, ResumeError, raise_all
+from fedpref.errors import (
+    ConfigError,
+    DataError,
+    FedPrefError,
+    ResumeError,
+    collected,
+    raise_all,
+)
 from fedpref.experiment.arms import CENTRAL, Arm, matched_arms
+from fedpref.federation.participation import check_site_count
 from fedpref.federation.strategies import check_enough_sites, make_strategy
 from fedpref.files import atomic_write, read_jsonl
 from fedpref.hashing import digest, digest_file
@@ -162,8 +170,8 @@ def open_experiment(
 
     Without `arms` they are FedPref, Local and Central. `model` is `model_identity` of the config,
     if it is known already. Raises ConfigError, DataError or ResumeError: seeds that repeat, sites
-    without pairs, too few sites for a strategy, a fraction of them a round, or, where the folder
-    already holds an experiment, everything in which this one differs from it.
+    without pairs, too few sites for a strategy, quorum or min-sites, a fraction of them a round,
+    or, where the folder already holds an experiment, everything in which this one differs from it.
     """
     check_seeds(config, seeds)
     _check_everyone_trains(config)
@@ -254,6 +262,7 @@ def _check_enough_sites(experiment: Experiment, pairs: Pairs) -> None:
     """Raise, for all arms at once, if a strategy needs more sites than there are."""
     with_pairs = sum(any(pair.split == "train" for pair in own) for own in pairs.values())
     problems: list[FedPrefError] = []
+    collected(problems, lambda: check_site_count(experiment.config, len(experiment.sites)))
     for arm in experiment.arms:
         config = arm.of(experiment.config)
         if arm.pooled:

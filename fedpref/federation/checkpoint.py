@@ -45,7 +45,7 @@ class RunDirectory:
 
     @classmethod
     def open(cls, config: RunConfig) -> "RunDirectory":
-        """Return the directory to resume, or a new one with its `config.json`.
+        """Return the directory to resume, or a new one, of which nothing is written yet.
 
         Raises ResumeError naming every key that differs from the run to resume, and ConfigError if
         a new run's directory already holds a run.
@@ -63,15 +63,6 @@ class RunDirectory:
                 fix="set resume to that directory to go on with it, or choose another run-id",
                 key="run-id",
             )
-        run._write_json(
-            "config.json",
-            {
-                "config": config.to_flat(),
-                "digest": config.digest,
-                "fedpref": __version__,
-                "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-            },
-        )
         return run
 
     def of_site(self, site: str) -> "RunDirectory":
@@ -91,6 +82,23 @@ class RunDirectory:
     def open_rounds(self) -> Iterator[int]:
         """Yield the rounds that are still to be closed, up to the configured last one."""
         yield from range(len(self.records()), self.config.rounds + 1)
+
+    def begin(self, agreement: Agreement) -> Agreement:
+        """Record the configuration, unless the run has begun before, and what sites agreed on.
+
+        Returns and raises what `agree` does. A run that no site has joined leaves nothing.
+        """
+        if not (self.path / "config.json").exists():
+            self._write_json(
+                "config.json",
+                {
+                    "config": self.config.to_flat(),
+                    "digest": self.config.digest,
+                    "fedpref": __version__,
+                    "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+                },
+            )
+        return self.agree(agreement)
 
     def agree(self, agreement: Agreement) -> Agreement:
         """Record what the sites agreed on; return it with all sites that the run began with.
@@ -217,7 +225,8 @@ class RunDirectory:
             raise ResumeError(
                 "the directory holds no run",
                 why="config.json is missing or malformed",
-                fix="set resume to a run directory, such as runs/<id>",
+                fix="set resume to a run directory, such as runs/<id>; a run that sites had not "
+                "joined yet is started again",
                 file=self.path,
                 key="resume",
             ) from None

@@ -12,6 +12,7 @@ from fedpref.federation import wire
 from fedpref.federation.exchange import POLL_SECONDS, Traffic, ask_all, exchange
 from fedpref.federation.guards import Refused, site_error
 from fedpref.federation.handshake import Agreement, SiteHandshake, agree
+from fedpref.federation.participation import check_site_count
 from fedpref.federation.progress import say
 from fedpref.task import ONTOLOGY
 from fedpref.task.prompt import prompt_digest
@@ -218,9 +219,4 @@ def _require(
                 ),
             ]
         )
-    if config.quorum > len(handshakes):
-        raise ConfigError(
-            f"quorum = {config.quorum} is larger than the {len(handshakes)} sites that joined",
-            fix="lower quorum",
-            key="quorum",
-        )
+    check_site_count(config, len(handshakes))

@@ -9,7 +9,8 @@ import hashlib
 import math
 from collections.abc import Iterable
 
-from fedpref.errors import ConfigError
+from fedpref.config import RunConfig
+from fedpref.errors import ConfigError, raise_all
 
 
 def sample_sites(
@@ -42,3 +43,18 @@ def sample_size(sites: int, *, fraction: float, at_least: int = 1) -> int:
         )
     nearest = math.floor(fraction * sites + 0.5)
     return min(sites, max(nearest, at_least, 1))
+
+
+def check_site_count(config: RunConfig, sites: int) -> None:
+    """Raise ConfigError, or both problems, if quorum or min-sites is above the number of sites."""
+    raise_all(
+        [
+            ConfigError(
+                f"{key} = {value} is larger than the number of sites, {sites}",
+                fix=f"lower {key}, or use more sites",
+                key=key,
+            )
+            for key, value in (("quorum", config.quorum), ("min-sites", config.min_sites))
+            if value > sites
+        ]
+    )

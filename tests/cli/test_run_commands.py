@@ -54,6 +54,23 @@ def test_a_wrong_strategy_is_told(command: str) -> None:
     assert "feddraw" in str(error)
 
 
+@pytest.mark.parametrize(
+    ("settings", "keys"),
+    [
+        (["quorum=7", "min-sites=9"], ["quorum", "min-sites"]),
+        (["quorum=7"], ["quorum"]),
+        (["strategy=Krum", "strategy-options=num_malicious_nodes=2"], ["strategy"]),
+    ],
+)
+def test_more_sites_asked_for_than_there_are_is_told_before_flower_starts(
+    settings: list[str], keys: list[str]
+) -> None:
+    given = [part for setting in settings for part in ("--set", setting)]
+    error = refused("run", "--app", ROOT, *given, "--nodes", "6")
+    parts = error.errors if isinstance(error, FedPrefErrors) else (error,)
+    assert [part.key for part in parts] == keys
+
+
 @pytest.mark.parametrize("seeds", ["x", "1,1", "-1", ""])
 def test_bad_seeds_leave_nothing(seeds: str, tmp_path: Path) -> None:
     (tmp_path / "sites").mkdir()

@@ -10,7 +10,7 @@ import pytest
 
 from fedpref.config import RunConfig, load_config
 from fedpref.data import SiteDirectory
-from fedpref.errors import ConfigError, DataError, FedPrefError, ResumeError
+from fedpref.errors import ConfigError, DataError, FedPrefError, FedPrefErrors, ResumeError
 from fedpref.experiment import plan as plans
 from fedpref.experiment.arms import Arm, matched_arms, strategy_arms
 from fedpref.experiment.plan import experiment_id, model_identity, open_experiment
@@ -118,6 +118,12 @@ def test_a_changed_configuration_is_refused_with_both_values(
     changed = load_config({"sites": str(folder), "quorum": 2, "min-sites": 2} | change)
     with pytest.raises(ResumeError, match=named):
         open_experiment(tmp_path / "x", changed, seeds).begin()
+
+
+def test_a_quorum_above_the_number_of_sites_is_refused(tmp_path: Path, folder: Path) -> None:
+    config = load_config({"sites": str(folder), "quorum": 9, "min-sites": 9})
+    with pytest.raises(FedPrefErrors, match=r"quorum = 9 is larger .*\n.*min-sites = 9 is larger"):
+        open_experiment(tmp_path / "x", config, [5])
 
 
 def test_changed_pairs_are_refused_with_both_hashes(

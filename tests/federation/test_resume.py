@@ -1,6 +1,7 @@
 """A run that was stopped anywhere and resumed equals one that was not, bit for bit."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,8 @@ from fake_site import FakeWork, make_sites, run_server
 from fake_site import make_grid as fake_grid
 from flwr.app import Message
 
+from fedpref.config import load_config
 from fedpref.errors import ConfigError, FedPrefError, ResumeError
-from fedpref.federation.checkpoint import RunDirectory
 
 
 class Killed(BaseException):
@@ -59,7 +60,6 @@ def sites_of(folder: Path) -> list[FakeWork]:
 @pytest.mark.parametrize(
     ("kind", "nth"),
     [
-        ("query", 2),
         ("train", 1),  # in round 0
         ("train", 3),
         ("evaluate", 1),  # round 0 is trained and saved, not evaluated
@@ -84,6 +84,18 @@ def test_a_killed_run_resumes_to_the_same_result(tmp_path: Path, kind: str, nth:
     assert result(cut) == result(whole)
     assert json.loads((cut / "runs" / "r" / "summary.json").read_text())["complete"] is True
     assert not (cut / "runs" / "r" / "open").exists()
+
+
+def test_a_run_whose_sites_have_not_agreed_leaves_nothing_and_begins_again(tmp_path: Path) -> None:
+    sites, config = sites_of(tmp_path), settings(tmp_path)
+    with pytest.raises(Killed):
+        run_server(fake_grid(sites, config, tamper=killed_at("query", 2)), config)
+    assert not (tmp_path / "runs").exists()
+    with pytest.raises(ConfigError, match="quorum = 9 is larger than the number of sites, 3"):
+        run_server(fake_grid(sites, config), settings(tmp_path, quorum=9))
+    assert not (tmp_path / "runs").exists()
+    run_server(fake_grid(sites, config), config)
+    assert (tmp_path / "runs" / "r" / "summary.json").exists()
 
 
 def test_a_trained_round_is_evaluated_again_but_not_trained_again(tmp_path: Path) -> None:
@@ -194,11 +206,11 @@ def test_a_new_run_does_not_overwrite_an_old_one(stopped: Path) -> None:
 
 
 def test_a_run_is_named_by_time_and_configuration(tmp_path: Path) -> None:
-    from fedpref.config import load_config
-
-    config = load_config({"runs-dir": str(tmp_path)})
-    name = RunDirectory.open(config).path.name
-    assert name.endswith(config.digest[:8])
-    written = json.loads((tmp_path / name / "config.json").read_text())
-    assert written["digest"] == config.digest
-    assert load_config(written["config"]) == config
+    config = settings(tmp_path, run_id="")
+    run_server(fake_grid(sites_of(tmp_path), config), config)
+    (run,) = (tmp_path / "runs").iterdir()
+    written = json.loads((run / "config.json").read_text())
+    read = load_config(written["config"])
+    assert written["digest"] == read.digest
+    assert re.fullmatch(rf"\d{{8}}-\d{{6}}-{read.digest[:8]}", run.name)
+    assert read == load_config(config)

@@ -490,7 +490,7 @@ def test_a_node_that_comes_back_under_a_new_id_is_found(tmp_path: Path) -> None:
 
 def test_quorum_above_the_number_of_sites_is_refused_before_training(tmp_path: Path) -> None:
     sites = make_sites(tmp_path, [3, 1])
-    with pytest.raises(ConfigError, match="quorum = 3 is larger than the 2 sites"):
+    with pytest.raises(ConfigError, match="quorum = 3 is larger than the number of sites, 2"):
         run(tmp_path, sites, settings(tmp_path, quorum=3))
     assert not any(kind == "train" for kind, _ in sites[0].calls)
 
