@@ -137,7 +137,9 @@ def test_means(finished: dict[str, Path], round_: int) -> None:
 @pytest.mark.parametrize("round_", range(3))
 def test_svd_serves_the_best_adapter_of_the_product(finished: dict[str, Path], round_: int) -> None:
     folder = finished["svd"]
-    best = svd_aggregate(updates_of(folder, round_), COUNTS, [SPEC.scale] * 6, rank=SPEC.rank)
+    start = served(folder, round_ - 1) if round_ else initial_state(SPEC, SEED)
+    updates = updates_of(folder, round_)
+    best = svd_aggregate(updates, COUNTS, [SPEC.scale] * 6, rank=SPEC.rank, near=start)
     assert state_digest(served(folder, round_)) == state_digest(best)
 
 
@@ -467,7 +469,8 @@ def stop(folder: Path, config: Mapping[str, Any], kind: str, nth: int) -> list[F
 @pytest.mark.parametrize(
     ("name", "kind", "nth"),
     [(name, *at) for name in ("FedAvgM", "FedAdam", "FedYogi") for at in STOPS]
-    + [("feddraw", "train", 8), ("ffa", "evaluate", 2), ("fedex", "train", 14)],
+    + [("feddraw", "train", 8), ("ffa", "evaluate", 2), ("fedex", "train", 14)]
+    + [("svd", *at) for at in STOPS],
 )
 def test_a_resumed_run_equals_a_whole_one(
     finished: dict[str, Path], tmp_path: Path, name: str, kind: str, nth: int

@@ -49,7 +49,7 @@ def fedex_aggregate(
     inside, cast to the dtypes of the first state. One layer is read at a time, no full matrix is
     formed. Raises AdapterError naming tensor and site.
     """
-    parts, _ = coefficients(states, weights, scales, scale, sites)
+    parts = coefficients(states, weights, scales, scale, sites)
     mean: AdapterState = {}
     residual: AdapterState = {}
     layers = lora_layers(states, sites)

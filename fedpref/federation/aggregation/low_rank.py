@@ -69,6 +69,17 @@ def best_approximation(matrix: LowRank, rank: int | None = None) -> LowRank:
     return LowRank(b, a)
 
 
+def turned_towards(matrix: LowRank, near: LowRank) -> LowRank:
+    """Return the same product as B·Q and Qᵀ·A with the orthogonal Q that brings them nearest.
+
+    Nearest in ‖B·Q − near.b‖² + ‖Qᵀ·A − near.a‖² (orthogonal Procrustes, Schönemann 1966): with
+    U·S·Vᵀ the SVD of Bᵀ·near.b + A·near.aᵀ, Q = U·Vᵀ. Both have one rank.
+    """
+    u, _, v = np.linalg.svd(matrix.b.T @ near.b + matrix.a @ near.a.T)
+    turn = u @ v
+    return LowRank(matrix.b @ turn, turn.T @ matrix.a)
+
+
 def inner_products(matrices: Sequence[LowRank]) -> Floats:
     """Return ⟨M_i, M_j⟩ = Σ (B_iᵀB_j)∘(A_iA_jᵀ), the Frobenius inner products, (K, K)."""
     everything = combination(matrices, [1.0] * len(matrices))

@@ -10,7 +10,11 @@ from fedpref.adapter_state import AdapterState
 from fedpref.errors import AdapterError
 from fedpref.federation.aggregation.inputs import check_lengths, name_of, normalised
 from fedpref.federation.aggregation.layers import State, lora_layers, read_layer
-from fedpref.federation.aggregation.low_rank import best_approximation, combination
+from fedpref.federation.aggregation.low_rank import (
+    best_approximation,
+    combination,
+    turned_towards,
+)
 
 
 def coefficients(
@@ -19,8 +23,8 @@ def coefficients(
     scales: Sequence[float],
     scale: float | None,
     sites: Sequence[str] = (),
-) -> tuple[NDArray[np.float64], float]:
-    """Return c_k = w_k·s_k / (scale·Σ w) and the scale: scale·Σ c_k·B_k·A_k is the average update.
+) -> NDArray[np.float64]:
+    """Return c_k = w_k·s_k / (scale·Σ w), (K,): scale·Σ c_k·B_k·A_k is the average update.
 
     `scale` None is the first of `scales`. Raises AdapterError for lengths, weights or scales that
     cannot work.
@@ -31,7 +35,7 @@ def coefficients(
         _check_scale(value, f"state {index}", name_of(sites, index))
     served = float(scales[0] if scale is None else scale)
     _check_scale(served, "the result", None)
-    return shares * np.asarray(scales, dtype=np.float64) / served, served
+    return shares * np.asarray(scales, dtype=np.float64) / served
 
 
 def svd_aggregate(
@@ -41,6 +45,7 @@ def svd_aggregate(
     *,
     rank: int,
     scale: float | None = None,
+    near: State | None = None,
     sites: Sequence[str] = (),
 ) -> AdapterState:
     """Return the adapter of rank `rank` that is closest to Σ w_k·s_k·B_k·A_k in every layer.
@@ -54,15 +59,27 @@ def svd_aggregate(
     rsLoRA; with one rank and alpha everywhere nothing changes. Where the average has a lower rank
     than `rank`, the rest of both factors is zero. The dtypes are those of the first state, the
     computation is in float64, the signs are fixed (`best_approximation`). No full matrix is formed,
-    and one layer is read at a time. Raises AdapterError naming tensor and site.
+    and one layer is read at a time.
+
+    Many pairs of factors have one product. With `near`, an adapter of the result's scale and at
+    most its rank, the pair is turned towards it (`turned_towards`): the product stays as it is, and
+    factors move no more than they must, so that a difference to `near` is small where little has
+    changed. Raises AdapterError naming tensor and site.
     """
     if rank < 1:
         raise AdapterError(f"rank {rank} was asked for", why="an adapter has at least rank 1")
-    parts, _ = coefficients(states, weights, scales, scale, sites)
+    parts = coefficients(states, weights, scales, scale, sites)
+    everyone = [*states, *([near] if near else [])]
+    names = [*sites, "near"] if sites else ()
     result: AdapterState = {}
-    for layer in lora_layers(states, sites):
-        found = read_layer(states, layer, sites)
-        best = best_approximation(combination(found.factors, parts.tolist()), rank).padded(rank)
+    for layer in lora_layers(everyone, names):
+        found = read_layer(everyone, layer, names)
+        updates, before = found.factors[: len(states)], found.factors[len(states) :]
+        best = best_approximation(combination(updates, parts.tolist()), rank).padded(rank)
+        for one in before:
+            if one.rank > rank:
+                raise AdapterError(f"`near` has rank {one.rank}, the result {rank}", key=layer.a)
+            best = turned_towards(best, one.padded(rank))
         result[layer.a] = best.a.astype(found.dtype_a)
         result[layer.b] = best.b.astype(found.dtype_b)
     return dict(sorted(result.items()))

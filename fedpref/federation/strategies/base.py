@@ -20,6 +20,7 @@ from flwr.serverapp.strategy import Strategy
 from fedpref.adapter_state import AdapterSpec, AdapterState
 from fedpref.federation import wire
 from fedpref.federation.aggregation import weighted_mean
+from fedpref.federation.aggregation.inputs import normalised
 from fedpref.federation.spool import SiteUpdate
 
 Said = Mapping[str, int | float | list[float]]
@@ -105,12 +106,13 @@ def mean(updates: Sequence[SiteUpdate], weights: Sequence[float]) -> tuple[Adapt
     state = weighted_mean(
         [update.state for update in updates], weights, sites=[update.site for update in updates]
     )
-    total = sum(weights)
-    return state, {"weights": [weight / total for weight in weights]}
+    return state, {"weights": normalised(weights).tolist()}
 
 
 def _update_of(reply: Message) -> SiteUpdate:
-    pairs = reply.content.metric_records[wire.METRICS][wire.NUM_EXAMPLES]
+    metrics = reply.content.metric_records[wire.METRICS]
+    pairs, loss = metrics[wire.NUM_EXAMPLES], metrics.get(wire.TRAIN_LOSS)
     assert isinstance(pairs, int)
+    assert loss is None or isinstance(loss, float)
     state = wire.read_keyed(reply.content.array_records[wire.ARRAYS])
-    return SiteUpdate(wire.text(wire.config_of(reply), wire.SITE), pairs, state)
+    return SiteUpdate(wire.text(wire.config_of(reply), wire.SITE), pairs, state, loss)

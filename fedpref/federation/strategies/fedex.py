@@ -8,6 +8,7 @@ from flwr.serverapp import Grid
 from fedpref.adapter_state import AdapterSpec, AdapterState
 from fedpref.errors import RoundError
 from fedpref.federation.aggregation import add_residuals, concatenate, fedex_aggregate
+from fedpref.federation.aggregation.inputs import normalised
 from fedpref.federation.spool import SiteUpdate
 from fedpref.federation.strategies.base import RunFacts, Said, SiteStrategy
 from fedpref.federation.wire import read_keyed
@@ -52,7 +53,7 @@ class FedEx(SiteStrategy):
         if self._residual is not None:
             residual = add_residuals(self._residual, residual)
         return concatenate([mean, residual]), {
-            "weights": [count / sum(counts) for count in counts],
+            "weights": normalised(counts).tolist(),
             "residual_rank": rank_of(residual),
         }
 

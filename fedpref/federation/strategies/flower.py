@@ -15,6 +15,7 @@ from flwr.serverapp import strategy as flower
 from flwr.serverapp.strategy.fedopt import FedOpt
 from numpy.typing import NDArray
 
+from fedpref.federation.aggregation.inputs import normalised
 from fedpref.federation.wire import ARRAYS, CONFIG, METRICS, NUM_EXAMPLES, TRAIN_LOSS
 from fedpref.training.adjustment import REPORT_LOSS
 
@@ -39,7 +40,7 @@ def pair_shares(contents: list[RecordDict], weighted_by_key: str) -> MetricRecor
         float(next(iter(content.metric_records.values()))[weighted_by_key])  # type: ignore[arg-type]
         for content in contents
     ]
-    return MetricRecord({"weights": [count / math.fsum(counts) for count in counts]})
+    return MetricRecord({"weights": normalised(counts).tolist()})
 
 
 def no_weights(contents: list[RecordDict], weighted_by_key: str) -> MetricRecord:
@@ -231,5 +232,4 @@ class QFedAvg(flower.QFedAvg):
         losses = [float(content.metric_records[METRICS][TRAIN_LOSS]) for content in contents]  # type: ignore[arg-type]
         # Flower adds the same to a loss, which may be 0.
         powers = [(loss + 1e-10) ** self.q for loss in losses]
-        weights = [power / math.fsum(powers) for power in powers]
-        return MetricRecord({"weights": weights, "train_losses": losses})
+        return MetricRecord({"weights": normalised(powers).tolist(), "train_losses": losses})
