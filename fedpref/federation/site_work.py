@@ -102,9 +102,19 @@ class LocalSite:
         root: AdapterState | None,
         adjustment: Adjustment = AS_USUAL,
     ) -> Trained | None:
-        """Return SFT (round 0) or DPO (later) from `start`; None for a site without pairs."""
+        """Return SFT (round 0) or DPO (later) from `start`; None for a site without pairs.
+
+        Raises TrainingError for a loss asked over fewer pairs than the policy's minimum cell size.
+        """
         if not self._train:
             return None
+        smallest = self.site.policy.min_cell_size
+        if adjustment.report_loss and self.pair_count < smallest:
+            raise TrainingError(
+                f"the strategy asks for the loss over fewer than {smallest} pairs",
+                why="the site's policy (min_cell_size) lets no mean over so few out",
+                fix="choose a strategy that needs no loss, or run with a quorum",
+            )
         if round_ == 0:
             return self._sft(start, adjustment)
         if root is None:

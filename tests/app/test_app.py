@@ -14,12 +14,13 @@ from local_grid import LocalGrid
 from fedpref.adapter_state import initial_state, load_adapter, state_digest
 from fedpref.config import load_config
 from fedpref.data import SiteDirectory, write_site
-from fedpref.errors import FedPrefError, HandshakeError
+from fedpref.errors import FedPrefError, HandshakeError, TrainingError
 from fedpref.federation import site_work, wire
 from fedpref.federation.aggregation import weighted_mean
 from fedpref.federation.site_work import LocalSite
 from fedpref.preference import build_pairs
 from fedpref.training import reference, sft
+from fedpref.training.adjustment import Adjustment
 from fedpref_app.client_app import app as client_app
 
 Config = dict[str, Any]
@@ -200,6 +201,15 @@ def test_one_site_equals_training_alone(sites: Path, tmp_path: Path) -> None:
     assert alone is not None
     found = load_adapter(tmp_path / "runs" / "r" / "adapters" / "round-1", work.spec)
     assert state_digest(found) == state_digest(alone.state)
+
+
+def test_no_loss_over_few_pairs_leaves_a_site(sites: Path) -> None:
+    toml = sites / "site-1" / "site.toml"
+    toml.write_text(toml.read_text().replace("min_cell_size = 5", "min_cell_size = 100"))
+    work = LocalSite(load_config(settings(sites, sites)), sites / "site-1")
+    assert 0 < work.pair_count < 100
+    with pytest.raises(TrainingError, match="the loss over fewer than 100 pairs"):
+        work.train(0, initial_state(work.spec, 1), None, Adjustment(report_loss=True))
 
 
 def test_a_site_without_pairs_is_evaluated_and_has_no_weight(sites: Path, tmp_path: Path) -> None:
