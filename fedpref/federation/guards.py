@@ -6,9 +6,9 @@ Each reply is looked at by itself here; `cohort_guards` compares those of a roun
 
 import math
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import Final
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Final
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -21,7 +21,7 @@ from fedpref.evaluation.metrics import EvaluationCounts
 from fedpref.federation import wire
 
 # Metrics beyond these, or `Expectation.metrics`, are dropped (`cohort_guards.ExtraMetrics` warns).
-EVALUATED_METRICS: Final = frozenset(field.name for field in fields(EvaluationCounts))
+EVALUATED_METRICS: Final = frozenset(count.name for count in fields(EvaluationCounts))
 
 _ERROR_LIMIT = 2000
 _CODED = re.compile(r"\[FP\d{3}\]")
@@ -46,7 +46,7 @@ class Expectation:
     """What the coordinator knows about the one reply it waits for.
 
     `pairs` is the site's count in the handshake, over-long pairs left out already; `loss` says
-    whether the strategy asked for the training loss.
+    whether the strategy asked for the training loss, `frozen` what it asked to leave as it is.
     """
 
     site: str
@@ -56,6 +56,7 @@ class Expectation:
     base_hash: str
     pairs: int
     loss: bool = False
+    frozen: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
     @property
     def metrics(self) -> frozenset[str]:
@@ -125,7 +126,8 @@ def check_update(reply: Message, expected: Expectation) -> Update:
     """Return the update of a `trained` reply; raises Refused naming what is wrong with it.
 
     It is one array that has the length, the type and, by its hash, the keys and shapes of the
-    specification; finite; moved from zero; trained from this round's adapter on all stated pairs.
+    specification; finite; moved from zero, but for what was to stay frozen; trained from this
+    round's adapter on all stated pairs.
     """
     config = wire.config_of(reply)
     if wire.text(config, wire.BASE_HASH) != expected.base_hash:
@@ -148,6 +150,9 @@ def check_update(reply: Message, expected: Expectation) -> Update:
         raise Refused("the update does not match its hash")
     if not any(value.any() for key, value in state.items() if ".lora_B." in key):
         raise Refused("every lora_B is zero after training: such an adapter is as good as none")
+    # What others trained beside the frozen tensors does not fit other ones.
+    if any(not np.array_equal(state[key], value) for key, value in expected.frozen.items()):
+        raise Refused("lora_A has changed, it was to stay frozen")
     return Update(flat, count, name, loss)
 
 

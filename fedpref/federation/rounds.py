@@ -6,7 +6,7 @@ here a strategy decides who trains with what and how updates are combined, and n
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from flwr.app import ConfigRecord, Message, RecordDict
@@ -38,7 +38,7 @@ from fedpref.federation.report import round_record, score_line
 from fedpref.federation.spool import Spool
 from fedpref.federation.strategy_turns import StrategyTurns
 from fedpref.residual import split
-from fedpref.training.adjustment import REPORT_LOSS
+from fedpref.training.adjustment import FREEZE_A, REPORT_LOSS
 
 Record = dict[str, Any]
 OnReply = Callable[[str, Message], Message | None]
@@ -118,8 +118,8 @@ class Rounds:
             )
 
         def on_reply(site: str, reply: Message) -> Message | None:
-            asked_loss = strategy_configs[site].get(REPORT_LOSS) is True
-            expected = self._expected(site, round_, base, loss=asked_loss)
+            expected = self._expected(site, round_, base)
+            expected = _as_told(expected, strategy_configs[site], start)
             statuses = (wire.TRAINED, wire.NOTHING_TRAINED, wire.LACKS)
             status = check_reply(reply, expected, statuses)
             if status == wire.LACKS:
@@ -323,7 +323,7 @@ class Rounds:
                 fix="mend those sites and resume the run, or lower quorum",
             )
 
-    def _expected(self, site: str, round_: int, base: str, *, loss: bool = False) -> Expectation:
+    def _expected(self, site: str, round_: int, base: str) -> Expectation:
         return Expectation(
             site=site,
             federation=self.config.federation,
@@ -331,8 +331,17 @@ class Rounds:
             spec=self.agreement.spec,
             base_hash=base,
             pairs=self.cohort.members[site].pairs,
-            loss=loss,
         )
+
+
+def _as_told(expected: Expectation, told: ConfigRecord, start: AdapterState) -> Expectation:
+    """Return what is expected of a site that trains from `start` with a strategy's settings."""
+    freezes = told.get(FREEZE_A) is True
+    return replace(
+        expected,
+        loss=told.get(REPORT_LOSS) is True,
+        frozen={key: value for key, value in start.items() if freezes and ".lora_A." in key},
+    )
 
 
 def _confirmed(reply: Message) -> set[str]:
