@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 import sys
 import textwrap
 from pathlib import Path
@@ -176,35 +177,60 @@ def test_how_many_sites_a_strategy_needs(strategy: str, options: str, needed: in
 
 
 @pytest.mark.parametrize(
-    ("strategy", "counts", "values"),
+    ("strategy", "counts", "values", "key", "sure"),
     [
-        ("Krum", [3, 1], {}),
-        ("FedMedian", [3, 1, 0], {}),  # one has nothing to train
-        ("FedTrimmedAvg", [3, 1, 4, 1], {}),
-        ("FedMedian", [3, 1, 4, 1], {"fraction": 0.5}),  # two are asked
+        ("Krum", [3, 1], {}, "strategy", 2),
+        ("FedMedian", [3, 1, 0], {}, "strategy", 2),  # one has nothing to train
+        ("FedTrimmedAvg", [3, 1, 4, 1], {}, "strategy", 4),
+        ("FedMedian", [3, 1, 4, 1], {"fraction": 0.5}, "quorum", 2),  # two are asked
+        ("FedMedian", [3, 1, 4, 1, 0], {"fraction": 0.6}, "quorum", 2),  # the 0 may be one of three
+        ("Krum", [3, 1, 4, 0], {"quorum": 3}, "quorum", 2),
     ],
 )
-def test_too_few_sites_are_refused_before_round_0(
-    tmp_path: Path, strategy: str, counts: list[int], values: dict[str, Any]
+def test_too_few_updates_are_refused_before_round_0(
+    tmp_path: Path, strategy: str, counts: list[int], values: dict[str, Any], key: str, sure: int
 ) -> None:
     config = settings(tmp_path, strategy, **values)
     grid = make_grid(make_sites(tmp_path, counts), config)
-    with pytest.raises(ConfigError, match=f"key strategy: {strategy} needs the updates of"):
+    with pytest.raises(
+        ConfigError, match=f"key {key}: {strategy} needs the updates of . sites in a round, {sure} "
+    ) as caught:
         run_server(grid, config)
     assert {message.metadata.message_type for message in grid.sent} == {"query"}
+    if key == "quorum":  # what it says helps
+        quorum = int(re.findall(r"set quorum to (\d+) or more", caught.value.fix)[0])
+        config = settings(tmp_path / "again", strategy, **{**values, "quorum": quorum})
+        run_server(make_grid(make_sites(tmp_path / "again", counts), config), config)
 
 
-def test_a_round_with_too_few_updates_does_not_close(tmp_path: Path) -> None:
+def test_a_quorum_below_what_a_strategy_needs_is_refused_before_any_message(
+    tmp_path: Path,
+) -> None:
     config = settings(tmp_path, "Krum", quorum=2)
-    sites = make_sites(tmp_path, [3, 1, 4])
+    grid = make_grid(make_sites(tmp_path, [3, 1, 4]), config)
+    with pytest.raises(
+        ConfigError, match=r"key quorum: quorum = 2 is too low for Krum.*3 sites.*to 3 or more"
+    ):
+        run_server(grid, config)
+    assert grid.sent == []
+    for quorum in (0, 3):
+        assert make_strategy(load_config({"strategy": "Krum", "quorum": quorum}))
+    assert make_strategy(load_config({"strategy": "pair-fedavg", "quorum": 1}))
+
+
+@pytest.mark.parametrize("strategy", ["Krum", "FedMedian"])
+def test_a_refused_update_ends_no_run_that_has_the_quorum(tmp_path: Path, strategy: str) -> None:
+    config = settings(tmp_path, strategy, quorum=4)
+    # The fifth has no pairs and counts for the quorum.
+    sites = make_sites(tmp_path, [3, 1, 4, 2, 0])
 
     def fail(round_: int) -> None:
         raise ValueError("private")
 
     sites[1].on_train = fail
-    grid = make_grid(sites, config)
-    with pytest.raises(RoundError, match="Krum needs 3 updates, round 0 has 2"):
-        run_server(grid, config)
+    run_server(make_grid(sites, config), config)
+    lines = (tmp_path / "runs" / "r" / "rounds.jsonl").read_text().splitlines()
+    assert [list(json.loads(line)["refused"]["training"]) for line in lines] == [["site-b"]] * 2
 
 
 def test_sites_without_pairs_are_no_fault_of_a_plain_strategy() -> None:

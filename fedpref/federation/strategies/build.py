@@ -38,6 +38,7 @@ def make_strategy(config: RunConfig) -> Strategy:
     strategy = strategy_class(config.strategy)
     options = read_options(config.strategy_options, key=_OPTIONS)
     made = _construct(config.strategy, strategy, _checked(config.strategy, strategy, options))
+    _check_quorum(config, made)
     if isinstance(made, FedAvg):
         # Flower's would wait for two nodes at least, and draw from an unseeded generator.
         for name, value in EVERYONE.items():
@@ -62,16 +63,38 @@ def ready_strategy(config: RunConfig, agreement: Agreement) -> Strategy:
 def check_enough_sites(
     config: RunConfig, strategy: Strategy, *, sites: int, with_pairs: int
 ) -> None:
-    """Raise ConfigError if the run's strategy needs more updates a round than its sites give."""
+    """Raise ConfigError unless every round that may close has the updates the strategy needs.
+
+    A round closes when `quorum` of the asked sites answered well, or all of them without a quorum;
+    those without pairs answer, but send no update.
+    """
     asked = sample_size(sites, fraction=config.fraction, at_least=config.quorum)
-    most, needed = min(with_pairs, asked), sites_needed(strategy)
-    if needed > max(most, 1):
+    answers, without = config.quorum or asked, sites - with_pairs
+    needed = sites_needed(strategy)
+    if needed > max(answers - without, 1):
+        quorum = needed + without
         raise ConfigError(
-            f"{config.strategy} needs the updates of {needed} sites in a round, {most} can come",
-            why=f"{sites} sites take part, {with_pairs} of them have pairs, {asked} are asked a "
-            "round",
-            fix="use more sites, other strategy-options or another strategy",
-            key=_NAME,
+            f"{config.strategy} needs the updates of {needed} sites in a round, "
+            f"{max(answers - without, 0)} are sure to come",
+            why=f"of {sites} sites, {with_pairs} have pairs, {asked} are asked in a round, and "
+            f"{answers} must answer",
+            fix=f"set quorum to {quorum} or more"
+            if quorum <= sites
+            else "use more sites, other strategy-options or another strategy",
+            key="quorum" if quorum <= sites else _NAME,
+        )
+
+
+def _check_quorum(config: RunConfig, strategy: Strategy) -> None:
+    """Raise ConfigError if a round could close with fewer updates than the strategy needs."""
+    needed = sites_needed(strategy)
+    if 0 < config.quorum < needed:
+        raise ConfigError(
+            f"quorum = {config.quorum} is too low for {config.strategy}",
+            why=f"it needs the updates of {needed} sites in a round",
+            fix=f"set quorum to {needed} or more, or to 0: then all sites that are asked must "
+            "answer",
+            key="quorum",
         )
 
 
