@@ -17,8 +17,18 @@ from fedpref.config import load_config
 from fedpref.errors import ResumeError
 from fedpref.federation import wire
 from fedpref.federation.aggregation import feddraw_weights, svd_aggregate, weighted_mean
-from fedpref.federation.strategies import LOCAL, NAMED, RunFacts, make_strategy
+from fedpref.federation.spool import SiteUpdate
+from fedpref.federation.strategies import (
+    LOCAL,
+    NAMED,
+    RunFacts,
+    SiteStrategy,
+    StrategyMemory,
+    make_strategy,
+    mean,
+)
 from fedpref.federation.strategies.build import sites_needed
+from fedpref.federation.strategies.pair_fedavg import PairFedAvg
 from fedpref.residual import load_served
 from fedpref.training.adjustment import Adjustment
 
@@ -515,6 +525,51 @@ def test_a_strategy_that_does_not_say_what_it_keeps_cannot_be_resumed(tmp_path: 
         run_server(make_grid(sites, config), config)
 
 
+class Momentum(SiteStrategy):
+    """Remembers, and says nothing of it."""
+
+    def __init__(self) -> None:
+        self.sum: AdapterState | None = None
+
+    def combine(self, round_: int, updates: Sequence[SiteUpdate]) -> Any:
+        state, said = mean(updates, [1] * len(updates))
+        if self.sum is not None:
+            state = {key: value + self.sum[key] for key, value in state.items()}
+        self.sum = state
+        return state, said
+
+
+class MomentumOfOurs(PairFedAvg):
+    """The same on a base that keeps nothing."""
+
+    combine = Momentum.combine
+    sum: AdapterState | None = None
+
+
+class Forgetful(MomentumOfOurs):
+    stateless = True
+
+
+@pytest.mark.parametrize("kind", [Momentum, MomentumOfOurs, Forgetful])
+def test_only_a_class_that_says_so_itself_keeps_nothing(
+    tmp_path: Path, kind: type[SiteStrategy]
+) -> None:
+    memory = StrategyMemory(tmp_path, kind(), "mine:X")
+    memory.keep(1)
+    memory.recall(-1)
+    if kind is Forgetful:
+        memory.recall(1)
+        return
+    with pytest.raises(ResumeError, match="run with the strategy mine:X cannot be resumed"):
+        memory.recall(1)
+
+
+def test_every_named_strategy_can_be_resumed(tmp_path: Path) -> None:
+    for name, entry in NAMED.items():
+        kept = hasattr(entry.strategy, "save_state")
+        assert kept != vars(entry.strategy).get("stateless", False), name
+
+
 def test_other_options_are_another_run(tmp_path: Path) -> None:
     sites = stop(tmp_path, settings(tmp_path, "feddraw", "eta = 1.0"), "train", 8)
     config = settings(tmp_path, "feddraw", "eta = 2.0", resume=str(tmp_path / "runs" / "r"))
@@ -552,7 +607,9 @@ def test_the_worked_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
                 served(folder, t),
                 weighted_mean(updates_of(folder, t, [8, 1, 1]), [0.4, 0.3, 0.3]),
             )
-    from capped_mean import capped_shares
+    from capped_mean import CappedMean, capped_shares
+
+    assert vars(CappedMean)["stateless"] is True
 
     assert capped_shares([1, 1, 2], 1.0) == [0.25, 0.25, 0.5]
     assert capped_shares([6, 3, 1], 0.4) == pytest.approx([0.4, 0.4, 0.2])
@@ -567,4 +624,4 @@ def test_a_class_of_flower_by_path_neither_waits_nor_samples(tmp_path: Path) -> 
     assert_close(served(tmp_path, 0), update)
     strategy: Any = make_strategy(load_config({"strategy": name}))
     assert (strategy.fraction_train, strategy.min_train_nodes) == (1.0, 1)
-    assert sites_needed(strategy) == 1
+    assert sites_needed(strategy, name) == 1

@@ -170,7 +170,7 @@ def test_every_named_strategy_has_options_of_plain_types() -> None:
 )
 def test_how_many_sites_a_strategy_needs(strategy: str, options: str, needed: int) -> None:
     found = made(strategy, options)
-    assert sites_needed(found) == needed
+    assert sites_needed(found, strategy) == needed
     if strategy == "FedTrimmedAvg":  # what Flower then leaves out at either end
         assert int(found.beta * needed) == 1
         assert int(found.beta * (needed - 1)) == 0
@@ -257,6 +257,100 @@ class Nothing(FedAvg):
         return None, None
 
 
+class NoState(SiteStrategy):
+    def combine(self, round_, updates):
+        return None, {}
+
+
+class BareState(SiteStrategy):
+    def combine(self, round_, updates):
+        return dict(updates[0].state)
+
+
+class Lists(SiteStrategy):
+    def combine(self, round_, updates):
+        return {key: value.tolist() for key, value in updates[0].state.items()}, {}
+
+
+class First(SiteStrategy):
+    def combine(self, round_, updates):
+        return dict(updates[0].state), {}
+
+
+class NoneWeights(SiteStrategy):
+    def combine(self, round_, updates):
+        return dict(updates[0].state), {"weights": [None] * len(updates)}
+
+
+class Words(SiteStrategy):
+    def combine(self, round_, updates):
+        return dict(updates[0].state), {"note": "text"}
+
+
+class NoMessages(First):
+    def configure_train(self, server_round, arrays, config, grid):
+        return [None]
+
+
+class BadMemory(First):
+    def save_state(self):
+        return {"x": object()}
+
+    def load_state(self, state):
+        pass
+
+
+class BadPrepare(First):
+    def prepare(self, facts):
+        raise KeyError("x")
+
+
+class BadNeed(First):
+    sites_needed = "many"
+
+
+class AsksFewer(First):
+    sites_needed = 2
+
+    def configure_train(self, *rest):
+        return list(super().configure_train(*rest))[:1]
+
+
+class Ahead(FedAvg):
+    def configure_train(self, server_round, arrays, config, grid):
+        moved = ArrayRecord({key: Array(array.numpy() + 1) for key, array in arrays.items()})
+        return super().configure_train(server_round, moved, config, grid)
+
+
+class Replaces(FedAvg):
+    def configure_train(self, server_round, arrays, config, grid):
+        key, array = next(iter(arrays.items()))
+        arrays[key] = Array(array.numpy() + 1)
+        return super().configure_train(server_round, arrays, config, grid)
+
+
+class More(FedAvg):
+    def configure_train(self, server_round, arrays, config, grid):
+        for message in super().configure_train(server_round, arrays, config, grid):
+            message.content["variates"] = ArrayRecord({"x": next(iter(arrays.values()))})
+            yield message
+
+
+class Copies(First):
+    """Sends the round's adapter, as arrays of its own, and to one site none."""
+
+    def configure_train(self, server_round, arrays, config, grid):
+        same = ArrayRecord({key: Array(array.numpy()) for key, array in arrays.items()})
+        messages = list(super().configure_train(server_round, same, config, grid))
+        del messages[0].content["arrays"]
+        return messages
+
+
+class WithFriend(First):
+    def __init__(self, *, friend: First, names: dict[str, First] | None = None):
+        self.friend = friend
+
+
 class FewerKeys(SiteStrategy):
     def combine(self, round_, updates):
         return dict(list(updates[0].state.items())[:1]), {}
@@ -324,7 +418,21 @@ def bad_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     [
         ("Fails", "the strategy bad_ones:Fails failed. KeyError: 'oops'"),
         ("Stranger", "the strategy bad_ones:Stranger asks a node not of this round"),
-        ("Nothing", "the strategy bad_ones:Nothing returned no adapter"),
+        ("Nothing", "the strategy bad_ones:Nothing failed. TypeError: it returned no adapter"),
+        ("NoState", "the strategy bad_ones:NoState failed. TypeError: it returned no adapter"),
+        (
+            "BareState",
+            "bad_ones:BareState failed. TypeError: it returned no pair of an adapter and",
+        ),
+        ("Lists", "bad_ones:Lists failed. TypeError: it returned an adapter of other things than"),
+        ("NoneWeights", "the strategy bad_ones:NoneWeights failed. TypeError: float() argument"),
+        ("Words", "the strategy bad_ones:Words failed. TypeError: must be real number, not str"),
+        ("NoMessages", "the strategy bad_ones:NoMessages failed. AttributeError: 'NoneType'"),
+        ("BadMemory", "bad_ones:BadMemory failed. TypeError: save_state gives 'x' as object"),
+        ("Ahead", "bad_ones:Ahead sends arrays that are not the round's adapter. sites train from"),
+        ("Replaces", "bad_ones:Replaces sends arrays that are not the round's adapter"),
+        ("More", "bad_ones:More sends arrays that are not the round's adapter"),
+        ("AsksFewer", "bad_ones:AsksFewer needs 2 updates, round 0 has 1"),
         ("FewerKeys", "bad_ones:FewerKeys made an unusable adapter. the adapter lacks 1 of 2"),
         ("OtherShape", "bad_ones:OtherShape made an unusable adapter. the tensor has shape (1, 6)"),
     ],
@@ -335,6 +443,41 @@ def test_a_strategy_that_makes_no_adapter_is_named(
     config = settings(tmp_path, f"{bad_ones}:{name}")
     with pytest.raises(RoundError) as caught:
         run_server(make_grid(make_sites(tmp_path, [3, 1]), config), config)
+    assert message in str(caught.value)
+
+
+def test_a_strategy_that_fails_before_the_first_round_is_named(
+    bad_ones: str, tmp_path: Path
+) -> None:
+    config = settings(tmp_path, f"{bad_ones}:BadPrepare")
+    with pytest.raises(ConfigError, match=r"strategy bad_ones:BadPrepare failed\. KeyError: 'x'"):
+        run_server(make_grid(make_sites(tmp_path, [3, 1]), config), config)
+    with pytest.raises(ConfigError, match=r"strategy bad_ones:BadNeed failed.*'many', which is no"):
+        made(f"{bad_ones}:BadNeed")
+
+
+def test_the_adapter_of_the_round_may_be_sent_in_other_arrays(
+    bad_ones: str, tmp_path: Path
+) -> None:
+    config = settings(tmp_path, f"{bad_ones}:Copies")
+    run_server(make_grid(make_sites(tmp_path, [3, 1]), config), config)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("bad_ones:WithFriend", "friend = 'x'", "the option friend is 'x'. use First"),
+        ("bad_ones:WithFriend", "friend = 1", "the option friend is 1. use First"),
+        (
+            "flwr.serverapp.strategy:DifferentialPrivacyServerSideFixedClipping",
+            "strategy = 'x', noise-multiplier = 1.0, clipping-norm = 1.0, num-sampled-clients = 3",
+            "the option strategy is 'x'. use Strategy",
+        ),
+    ],
+)
+def test_text_is_no_object_of_a_class(bad_ones: str, name: str, options: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        made(name, options)
     assert message in str(caught.value)
 
 

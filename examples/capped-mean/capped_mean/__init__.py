@@ -13,6 +13,8 @@ class CappedMean(SiteStrategy):
     What a capped site loses goes to the others in proportion to their pairs.
     """
 
+    stateless = True  # nothing is kept from round to round: a run can be resumed
+
     def __init__(self, *, cap: float = 0.5) -> None:
         if not 0 < cap <= 1:
             raise ValueError("cap lies above 0 and is at most 1")

@@ -5,7 +5,8 @@ A strategy is a Flower `Strategy`. These are optional, and looked up by name on 
 `prepare(facts)`     is called once, after the handshake and before the first round
 `sites_needed`       the fewest updates of a round that the strategy can combine (1 if absent)
 `keeps_residual`     whether the combined adapter may have a residual (see `fedpref.residual`)
-`stateless = True`   nothing is kept from round to round: a run can be resumed
+`stateless = True`   nothing is kept from round to round: a run can be resumed. It counts in the
+                     class itself only: a subclass may remember what its base does not
 `save_state()`, `load_state(state)`   what is kept, as named numpy arrays: it survives a resume
 """
 
@@ -45,7 +46,7 @@ class SiteStrategy(Strategy):
     The round loop calls `combine`, with updates that stay on disk until a tensor is looked at.
     """
 
-    stateless = True
+    stateless = False
     sites_needed = 1
     keeps_residual = False
 

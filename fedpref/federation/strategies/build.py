@@ -17,6 +17,7 @@ from fedpref.config import RunConfig
 from fedpref.errors import ConfigError, FedPrefError, raise_all
 from fedpref.federation.handshake import Agreement
 from fedpref.federation.participation import sample_size
+from fedpref.federation.strategies.at_work import at_work
 from fedpref.federation.strategies.base import RunFacts
 from fedpref.federation.strategies.catalogue import (
     NAMED,
@@ -56,7 +57,8 @@ def ready_strategy(config: RunConfig, agreement: Agreement) -> Strategy:
     check_enough_sites(config, strategy, sites=len(agreement.sites), with_pairs=with_pairs)
     prepare = getattr(strategy, "prepare", None)
     if callable(prepare):
-        prepare(RunFacts(tuple(agreement.sites), config.rounds, agreement.spec))
+        with at_work(config.strategy, ConfigError):
+            prepare(RunFacts(tuple(agreement.sites), config.rounds, agreement.spec))
     return strategy
 
 
@@ -70,7 +72,7 @@ def check_enough_sites(
     """
     asked = sample_size(sites, fraction=config.fraction, at_least=config.quorum)
     answers, without = config.quorum or asked, sites - with_pairs
-    needed = sites_needed(strategy)
+    needed = sites_needed(strategy, config.strategy)
     if needed > max(answers - without, 1):
         quorum = needed + without
         raise ConfigError(
@@ -87,7 +89,7 @@ def check_enough_sites(
 
 def _check_quorum(config: RunConfig, strategy: Strategy) -> None:
     """Raise ConfigError if a round could close with fewer updates than the strategy needs."""
-    needed = sites_needed(strategy)
+    needed = sites_needed(strategy, config.strategy)
     if 0 < config.quorum < needed:
         raise ConfigError(
             f"quorum = {config.quorum} is too low for {config.strategy}",
@@ -98,9 +100,16 @@ def _check_quorum(config: RunConfig, strategy: Strategy) -> None:
         )
 
 
-def sites_needed(strategy: Strategy) -> int:
-    """Return the fewest updates of a round that a strategy can combine, at least 1."""
-    return max(1, int(getattr(strategy, "sites_needed", 1)))
+def sites_needed(strategy: Strategy, name: str) -> int:
+    """Return the fewest updates of a round that the strategy `name` can combine, at least 1.
+
+    Raises ConfigError if it gives no whole number.
+    """
+    with at_work(name, ConfigError):
+        needed = getattr(strategy, "sites_needed", 1)
+        if not isinstance(needed, int):
+            raise TypeError(f"sites_needed is {needed!r}, which is no whole number")
+    return max(1, needed)
 
 
 def strategy_class(name: str) -> type[Strategy]:
@@ -181,7 +190,10 @@ def _checked(name: str, strategy: type[Strategy], given: Options) -> Options:
 
 def _typed(option: Option, value: Any) -> Any:
     try:
-        adapter = TypeAdapter(option.hint, config=ConfigDict(strict=True))
+        # Of a class that pydantic does not know, an instance is asked for.
+        adapter = TypeAdapter(
+            option.hint, config=ConfigDict(strict=True, arbitrary_types_allowed=True)
+        )
     except PydanticUserError:  # an annotation that pydantic cannot check: the class must
         return value
     try:

@@ -24,6 +24,8 @@ class FedDraw(SiteStrategy):
     updates, sizes, similarities, reputations and weights.
     """
 
+    stateless = True
+
     def __init__(
         self,
         *,

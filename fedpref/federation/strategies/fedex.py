@@ -24,6 +24,7 @@ class FedEx(SiteStrategy):
     the rank of R.
     """
 
+    stateless = True
     keeps_residual = True
 
     def __init__(self) -> None:

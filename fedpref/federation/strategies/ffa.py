@@ -14,6 +14,8 @@ class Ffa(PairFedAvg):
     mean of equal A is that A, bit for bit.
     """
 
+    stateless = True
+
     def train_settings(self) -> dict[str, bool | float]:
         """Return the setting that freezes lora_A."""
         return {FREEZE_A: True}

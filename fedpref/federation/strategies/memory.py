@@ -1,14 +1,17 @@
 """What a strategy keeps from round to round, on disk, so that a resumed run equals a whole one."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from flwr.serverapp.strategy import Strategy
+from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from fedpref.errors import ResumeError
+from fedpref.federation.strategies.at_work import at_work
 from fedpref.files import atomic_path
 
 
@@ -27,8 +30,8 @@ class StrategyMemory:
         """Write the state after a round; that of the round before stays, in case this one fails."""
         if not self._has_state:
             return
-        state: dict[str, Any] = self._strategy.save_state()  # type: ignore[attr-defined]
-        arrays = {name: np.ascontiguousarray(array) for name, array in state.items()}
+        with at_work(self._name):
+            arrays = _arrays(self._strategy.save_state())  # type: ignore[attr-defined]
         with atomic_path(self._file(round_)) as part:
             save_file(arrays, part)
         for old in self._folder.glob("round-*.safetensors"):
@@ -40,7 +43,9 @@ class StrategyMemory:
 
         Raises ResumeError if the strategy has a state that was not or cannot be kept.
         """
-        if round_ < 0 or (getattr(self._strategy, "stateless", False) and not self._has_state):
+        # Not inherited: a subclass may remember what its base does not.
+        stateless = vars(type(self._strategy)).get("stateless", False)
+        if round_ < 0 or (stateless and not self._has_state):
             return
         if not self._has_state:
             raise ResumeError(
@@ -60,7 +65,17 @@ class StrategyMemory:
                 file=self._file(round_),
                 key="strategy",
             ) from None
-        self._strategy.load_state(state)  # type: ignore[attr-defined]
+        with at_work(self._name, ResumeError):
+            self._strategy.load_state(state)  # type: ignore[attr-defined]
 
     def _file(self, round_: int) -> Path:
         return self._folder / f"round-{round_}.safetensors"
+
+
+def _arrays(state: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
+    """Return a strategy's state as it is written; raises TypeError if it is none."""
+    arrays = {str(name): np.ascontiguousarray(array) for name, array in state.items()}
+    for name, array in arrays.items():
+        if array.dtype.kind not in "biuf":
+            raise TypeError(f"save_state gives {name!r} as {array.dtype}, which is no number")
+    return arrays

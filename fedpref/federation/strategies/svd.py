@@ -21,6 +21,8 @@ class Svd(SiteStrategy):
     the difference of the factors, which would else be as large as the factors themselves.
     """
 
+    stateless = True
+
     def __init__(self) -> None:
         self._spec: AdapterSpec | None = None
         self._before: AdapterState | None = None
