@@ -6,12 +6,16 @@ import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedpref.adapter_state import AdapterSpec
 from fedpref.files import atomic_path
+
+# Opening a file for every tensor costs time; a process may not hold many files open.
+_STAY_OPEN: Final = 64
 
 
 @dataclass(frozen=True)
@@ -31,18 +35,26 @@ class SiteUpdate:
 class StateFile(Mapping[str, NDArray[np.float32]]):
     """An adapter in a flat file; each look at a tensor reads that tensor, and keeps nothing.
 
-    The file is open as long as this object lives.
+    With `stays_open`, the file is open as long as this object lives, else for each look.
     """
 
-    def __init__(self, path: Path, spec: AdapterSpec) -> None:
+    def __init__(self, path: Path, spec: AdapterSpec, *, stays_open: bool = False) -> None:
         self._places, self._shapes = spec.places, dict(zip(spec.keys, spec.shapes, strict=True))
-        self._file = os.open(path, os.O_RDONLY)
-        weakref.finalize(self, os.close, self._file)
+        self._path = path
+        self._file: int | None = None
+        if stays_open:
+            self._file = os.open(path, os.O_RDONLY)
+            weakref.finalize(self, os.close, self._file)
 
     def __getitem__(self, key: str) -> NDArray[np.float32]:
         place = self._places[key]
         values = np.empty(place.stop - place.start, dtype=np.float32)
-        read = os.preadv(self._file, [values.data], values.itemsize * place.start)
+        file = os.open(self._path, os.O_RDONLY) if self._file is None else self._file
+        try:
+            read = os.preadv(file, [values.data], values.itemsize * place.start)
+        finally:
+            if self._file is None:
+                os.close(file)
         if read != values.nbytes:
             raise OSError("the file of an update is shorter than an adapter")
         return values.reshape(self._shapes[key])
@@ -86,8 +98,10 @@ class Spool:
     def updates(self, spec: AdapterSpec) -> list[SiteUpdate]:
         """Return the stored updates, sorted by site, without reading them."""
         return [
-            SiteUpdate(site, pairs, StateFile(self._file(site), spec), loss)
-            for site, (pairs, loss) in sorted(self._said.items())
+            SiteUpdate(
+                site, pairs, StateFile(self._file(site), spec, stays_open=number < _STAY_OPEN), loss
+            )
+            for number, (site, (pairs, loss)) in enumerate(sorted(self._said.items()))
         ]
 
     def remove(self) -> None:

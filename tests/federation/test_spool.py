@@ -10,6 +10,9 @@ from fedpref.adapter_state import pack, state_digest
 from fedpref.federation.aggregation import weighted_mean
 from fedpref.federation.spool import Spool
 
+# The files that this process has open.
+OPEN = Path("/proc/self/fd")
+
 
 def test_updates_come_back_in_site_order_bit_for_bit(tmp_path: Path) -> None:
     spool = Spool(tmp_path, 2)
@@ -42,6 +45,21 @@ def test_a_tensor_is_read_when_it_is_looked_at(tmp_path: Path) -> None:
     path.write_bytes(pack(other, SPEC).tobytes()[:-1])
     with pytest.raises(OSError, match="shorter than an adapter"):
         update.state[SPEC.keys[1]]
+
+
+@pytest.mark.skipif(not OPEN.exists(), reason="needs /proc")
+def test_few_files_are_open_whatever_the_number_of_sites(tmp_path: Path) -> None:
+    spool = Spool(tmp_path, 0)
+    states = [random_state(seed) for seed in range(100)]
+    for number, state in enumerate(states):
+        spool.put(f"{number:03}", pack(state, SPEC), 1)
+    before = len(list(OPEN.iterdir()))
+    updates = spool.updates(SPEC)
+    for update, state in zip(updates, states, strict=True):
+        assert state_digest(update.state) == state_digest(state)
+    assert len(list(OPEN.iterdir())) - before == 64
+    del updates, update
+    assert len(list(OPEN.iterdir())) == before
 
 
 @pytest.mark.parametrize("order", [[0, 1, 2], [2, 0, 1]])
