@@ -2,7 +2,8 @@
 
 `mean` averages factors, `svd` and `fedex` serve Σ w·s·B·A itself, `feddraw` makes weights. A state
 may be any mapping, also one that reads a tensor from disk when it is asked for: every function here
-looks at one tensor or layer of the states at a time, so that memory does not grow with the sites.
+looks at one tensor or layer of the states at a time, so that memory does not grow with the sites;
+what `fedex` returns does.
 """
 
 from fedpref.federation.aggregation.feddraw import (

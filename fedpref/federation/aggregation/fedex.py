@@ -46,8 +46,9 @@ def fedex_aggregate(
     is scale·(B̄·Ā + B_res·A_res). The residual has the lowest rank that is exact to rounding, one
     width for all layers, narrower ones padded with zeros: at most Σ r_k, and (K−1)·r where all
     ranks and scales are equal; 0 where all states are (shapes (0, in) and (out, 0)). float64
-    inside, cast to the dtypes of the first state. One layer is read at a time, no full matrix is
-    formed. Raises AdapterError naming tensor and site.
+    inside, cast to the dtypes of the first state: in float32, the sum is exact to the rounding of
+    the means. (A residual to the rounded means would hold that too, and have r ranks more.) One
+    layer is read at a time, no full matrix is formed. Raises AdapterError naming tensor and site.
     """
     parts = coefficients(states, weights, scales, scale, sites)
     mean: AdapterState = {}

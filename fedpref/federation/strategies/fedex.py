@@ -16,7 +16,7 @@ from fedpref.residual import rank_of, split
 
 
 class FedEx(SiteStrategy):
-    """A(t) and B(t) are the means of A_k and B_k by pairs; R(t) holds what they miss, exactly.
+    """A(t) and B(t) are the means of A_k and B_k by pairs; R(t) holds what they miss.
 
     R(t) = R(t−1) + s·(Σ_k w_k·B_k·A_k − B(t)·A(t)) with w_k = n_k/Σ_j n_j; the served model is the
     base + R(t) + s·B(t)·A(t). Sites train A and B with R frozen. The adapter of a round holds R
