@@ -147,7 +147,7 @@ class Rounds:
             say(f"round {round_}: site {site} is left out: {reason}", warn=True)
         answered = len(spool.pair_counts) + len(nothing)
         self._need_quorum(round_, "training", answered, len(requests), answers)
-        weights: dict[str, float] | None = {}
+        weights: dict[str, float | None] | None = {}
         trace: Record = {}
         trained = bool(spool.pair_counts)
         if trained:

@@ -9,15 +9,18 @@ from fedpref.federation.wire import NUM_EXAMPLES
 WEIGHTS = "weights"
 
 
-def weights_by_site(metrics: Mapping[str, Any], sites: Sequence[str]) -> dict[str, float] | None:
+def weights_by_site(
+    metrics: Mapping[str, Any], sites: Sequence[str]
+) -> dict[str, float | None] | None:
     """Return the weight of each site's update, or None if the strategy gave no list of them.
 
-    `sites` are those whose updates it combined, in their order.
+    `sites` are those whose updates it combined, in their order. A weight that is not finite becomes
+    null.
     """
     weights = metrics.get(WEIGHTS)
     if not isinstance(weights, list) or len(weights) != len(sites):
         return None
-    return {site: float(weight) for site, weight in zip(sites, weights, strict=True)}
+    return {site: _json(float(weight)) for site, weight in zip(sites, weights, strict=True)}
 
 
 def trace_by_site(metrics: Mapping[str, Any], sites: Sequence[str]) -> dict[str, Any]:

@@ -32,7 +32,7 @@ class Combined(NamedTuple):
     """The combined adapter, the weight of each site's update (None: there are none), the rest."""
 
     adapter: AdapterState
-    weights: dict[str, float] | None
+    weights: dict[str, float | None] | None
     trace: dict[str, Any]
 
 

@@ -203,13 +203,14 @@ def test_too_few_updates_are_refused_before_round_0(
         run_server(make_grid(make_sites(tmp_path / "again", counts), config), config)
 
 
-def test_a_quorum_below_what_a_strategy_needs_is_refused_before_any_message(
-    tmp_path: Path,
+@pytest.mark.parametrize("key", ["quorum", "min-sites"])
+def test_fewer_sites_than_a_strategy_needs_are_refused_before_any_message(
+    tmp_path: Path, key: str
 ) -> None:
-    config = settings(tmp_path, "Krum", quorum=2)
+    config = settings(tmp_path, "Krum", **{key.replace("-", "_"): 2})
     grid = make_grid(make_sites(tmp_path, [3, 1, 4]), config)
     with pytest.raises(
-        ConfigError, match=r"key quorum: quorum = 2 is too low for Krum.*3 sites.*to 3 or more"
+        ConfigError, match=rf"key {key}: {key} = 2 is too low for Krum.*3 sites.*to 3 or more"
     ):
         run_server(grid, config)
     assert grid.sent == []
@@ -525,5 +526,6 @@ def test_weights_are_only_a_list_of_the_right_length() -> None:
     assert weights_by_site({"weights": [1.0]}, ["a", "b"]) is None
     assert weights_by_site({"weights": 1.0}, ["a"]) is None
     assert weights_by_site({}, ["a"]) is None
+    assert weights_by_site({"weights": [float("nan")]}, ["a"]) == {"a": None}
     assert trace_by_site({"weights": [1.0]}, ["a", "b"]) == {"weights": [1.0]}
     assert trace_by_site(dict(ConfigRecord()), []) == {}

@@ -39,7 +39,7 @@ def make_strategy(config: RunConfig) -> Strategy:
     strategy = strategy_class(config.strategy)
     options = read_options(config.strategy_options, key=_OPTIONS)
     made = _construct(config.strategy, strategy, _checked(config.strategy, strategy, options))
-    _check_quorum(config, made)
+    _check_lowest(config, made)
     if isinstance(made, FedAvg):
         # Flower's would wait for two nodes at least, and draw from an unseeded generator.
         for name, value in EVERYONE.items():
@@ -87,17 +87,24 @@ def check_enough_sites(
         )
 
 
-def _check_quorum(config: RunConfig, strategy: Strategy) -> None:
-    """Raise ConfigError if a round could close with fewer updates than the strategy needs."""
+def _check_lowest(config: RunConfig, strategy: Strategy) -> None:
+    """Raise ConfigError if a run could begin, or a round close, with too few for the strategy."""
     needed = sites_needed(strategy, config.strategy)
-    if 0 < config.quorum < needed:
-        raise ConfigError(
-            f"quorum = {config.quorum} is too low for {config.strategy}",
-            why=f"it needs the updates of {needed} sites in a round",
-            fix=f"set quorum to {needed} or more, or to 0: then all sites that are asked must "
-            "answer",
-            key="quorum",
-        )
+    raise_all(
+        [
+            ConfigError(
+                f"{key} = {value} is too low for {config.strategy}",
+                why=f"it needs the updates of {needed} sites in a round",
+                fix=f"set {key} to {needed} or more, or to 0: then all sites must {what}",
+                key=key,
+            )
+            for key, value, what in (
+                ("min-sites", config.min_sites, "join"),
+                ("quorum", config.quorum, "answer that are asked"),
+            )
+            if 0 < value < needed
+        ]
+    )
 
 
 def sites_needed(strategy: Strategy, name: str) -> int:
