@@ -53,14 +53,20 @@ def adapter_session(base: BaseModel, spec: AdapterSpec, state: AdapterState) -> 
         yield peft_model
 
 
-def _disable_dropout(model: nn.Module) -> None:
-    """Set every dropout to 0: the reference log-probs and the training forward must agree."""
+def _disable_dropout(model: PreTrainedModel) -> None:
+    """Set every dropout to 0: the reference log-probs and the training forward must agree.
+
+    Besides modules of their own there are rates that a forward reads from its module or from the
+    configuration, under a name of each architecture's choice (`dropout`, `attn_dropout_p`,
+    `layerdrop`).
+    """
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
-        for name in ("attention_dropout", "activation_dropout"):
-            if isinstance(module.__dict__.get(name), float):
-                module.__dict__[name] = 0.0
+    for attributes in (vars(model.config), *map(vars, model.modules())):
+        for name, value in attributes.items():
+            if "drop" in name and isinstance(value, float):
+                attributes[name] = 0.0
 
 
 @contextmanager

@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import gc
+import math
 import os
 import random
 import resource
 import warnings
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import transformers
-from tiny_models import SETTINGS, make_pairs, with_settings
+from tiny_models import SETTINGS, make_pairs, save_tiny, with_settings
 from transformers import Trainer
 
-from fedpref.adapter_state import state_digest
+from fedpref.adapter_state import initial_state, state_digest
+from fedpref.config import LoraSettings
 from fedpref.errors import TrainingError
+from fedpref.training.adapter import make_spec
+from fedpref.training.base_model import load_base_model
 from fedpref.training.dpo import train_dpo
 from fedpref.training.reference import sequence_logps
 from fedpref.training.session import adapter_session, model_session
 from fedpref.training.sft import train_sft
+from fedpref.training.trained import Trained
 
 PAIRS = make_pairs(5)
 IDS = torch.tensor([[1, 2, 3, 4, 5]])
@@ -156,6 +162,29 @@ def test_dropout_of_the_base_is_off_inside(base: Any, spec: Any, state: Any) -> 
     assert before is not None
     assert after is not None
     assert state_digest(before.state) == state_digest(after.state)
+
+
+def test_a_rate_of_any_name_is_off_and_comes_back(tmp_path: Path) -> None:
+    # OPT keeps two rates on its layers, 0.1 by default, and one that drops whole layers.
+    base = load_base_model(save_tiny(tmp_path, "opt", layerdrop=0.5), device="cpu")
+    spec = make_spec(base, LoraSettings(rank=4, alpha=8.0, targets=("q_proj", "v_proj")))
+    decoder = base.model.model.decoder
+    assert (decoder.layers[0].dropout, decoder.layerdrop) == (0.1, 0.5)
+    before = describe(base.model)
+
+    def train(seed: int) -> Trained:
+        root = train_sft(base, spec, initial_state(spec, 7), PAIRS, SETTINGS, seed=seed)
+        assert root is not None
+        reference = sequence_logps(base, spec, root.state, PAIRS, SETTINGS)
+        trained = train_dpo(base, spec, root.state, PAIRS, reference, SETTINGS, seed=seed)
+        assert trained is not None
+        return trained
+
+    one, two = train(1), train(2)
+    assert one.first_loss == pytest.approx(math.log(2), abs=1e-4)
+    assert state_digest(one.state) == state_digest(two.state)
+    assert (decoder.layers[0].dropout, decoder.layerdrop) == (0.1, 0.5)
+    assert describe(base.model) == before
 
 
 def test_adapter_session_changes_the_answer_and_takes_it_back(

@@ -14,6 +14,7 @@ from transformers import (
     AutoModelForCausalLM,
     GPT2Config,
     LlamaConfig,
+    OPTConfig,
     PreTrainedTokenizerFast,
     Qwen3Config,
 )
@@ -64,6 +65,9 @@ def tiny_config(family: str, vocab: int, **more: Any) -> Any:
         return Qwen3Config(**(common | {"head_dim": 8} | more))
     if family == "llama":
         return LlamaConfig(**(common | more))
+    if family == "opt":
+        del common["intermediate_size"], common["num_key_value_heads"]
+        return OPTConfig(**(common | {"ffn_dim": 48, "word_embed_proj_dim": 32} | more))
     return GPT2Config(vocab_size=vocab, n_embd=32, n_layer=2, n_head=4, n_positions=512, **more)
 
 
