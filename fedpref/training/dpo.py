@@ -70,12 +70,13 @@ class PreferenceTreeTrainer(TreeMixin, FixedReferenceTrainer):
             "rewards/chosen": chosen,
             "rewards/rejected": rejected,
             "rewards/margins": chosen - rejected,
-            "rewards/accuracies": (chosen > rejected).float(),
+            "rewards/accuracies": (chosen > rejected).to(chosen),
             "logps/chosen": logps[0::2],
             "logps/rejected": logps[1::2],
         }
-        for name, values in shown.items():
-            self._metrics["train"][name].append(values.detach().mean().item())
+        # A value a pair: TRL logs the mean of what is listed, and trees differ in their pairs.
+        for name, values in zip(shown, torch.stack([*shown.values()]).tolist(), strict=True):
+            self._metrics["train"][name].extend(values)
         return -torch.nn.functional.logsigmoid(chosen - rejected).sum() / part.whole
 
 
@@ -149,9 +150,16 @@ def _parts(
     group: Sequence[EncodedPair], reference: Mapping[str, tuple[float, float]], limits: TreeLimits
 ) -> list[TreePart]:
     return [
-        TreePart(tree, len(group), torch.tensor([x for p in run for x in reference[p.pair_id]]))
+        TreePart(tree, len(group), _reference_of(run, reference))
         for run, tree in trees_of(group, pair_sequences, limits)
     ]
+
+
+def _reference_of(
+    run: Sequence[EncodedPair], reference: Mapping[str, tuple[float, float]]
+) -> torch.Tensor:
+    """Return the log-probs of the run's sequences as they were computed: Python's floats."""
+    return torch.tensor([x for pair in run for x in reference[pair.pair_id]], dtype=torch.float64)
 
 
 def _row(pair: EncodedPair, chosen_logp: float, rejected_logp: float) -> dict[str, Any]:

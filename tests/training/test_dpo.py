@@ -14,7 +14,7 @@ from fedpref.adapter_state import initial_state, state_digest
 from fedpref.config import TrainingSettings
 from fedpref.errors import AdapterError, TrainingError
 from fedpref.training import dpo, sft, trainer
-from fedpref.training.dpo import FixedReferenceTrainer, train_dpo
+from fedpref.training.dpo import FixedReferenceTrainer, PreferenceTreeTrainer, train_dpo
 from fedpref.training.reference import sequence_logps
 from fedpref.training.sft import train_sft
 
@@ -130,6 +130,50 @@ def test_reference_values_enter_the_loss(
     assert trained is not None
     # beta 0.1 times a log-ratio of 10: -log sigmoid(1) = 0.3133
     assert trained.first_loss == pytest.approx(0.3133, abs=1e-4)
+
+
+def test_the_log_is_trl_s_whatever_trees_a_group_is_divided_into(
+    base: Any, spec: Any, root: Any, monkeypatch: Any
+) -> None:
+    """Two groups of four pairs in trees of unequal size; a line of the log for each group."""
+    logs: dict[str, list[dict[str, float]]] = {}
+    runs: list[int] = []
+    arguments, train, parts = dpo.training_arguments, trainer._train, dpo._parts
+
+    def every_step(*args: Any, **kwargs: Any) -> dict[str, Any]:
+        logging = {"logging_strategy": "steps", "logging_steps": 1}
+        return arguments(*args, **kwargs) | logging
+
+    def spy(phase: Any, *args: Any) -> Any:
+        result = train(phase, *args)
+        logs["tree" if isinstance(phase, PreferenceTreeTrainer) else "trl"] = [
+            line for line in phase.state.log_history if "loss" in line
+        ]
+        return result
+
+    def parts_of(*args: Any) -> Any:
+        found = parts(*args)
+        runs.extend(len(part.tree.responses) // 2 for part in found)
+        return found
+
+    monkeypatch.setattr(dpo, "training_arguments", every_step)
+    monkeypatch.setattr(trainer, "_train", spy)
+    monkeypatch.setattr(dpo, "_parts", parts_of)
+    pairs = make_pairs(8)
+    # So unequal that a mean of means would be another one.
+    reference = {pair.pair_id: (-5.0 * i, 0.0) for i, pair in enumerate(pairs)}
+    for engine in ("trl", "tree"):
+        settings = with_settings(engine=engine, max_tree_tokens=100, dpo_learning_rate=1e-3)
+        train_dpo(base, spec, root, pairs, reference, settings)
+    assert runs == [1, 1, 2, 2, 2]
+    shown = {"loss", "grad_norm", "learning_rate"} | {
+        *("rewards/chosen", "rewards/rejected", "rewards/margins", "rewards/accuracies"),
+        *("logps/chosen", "logps/rejected"),
+    }
+    assert len(logs["trl"]) == len(logs["tree"]) == 2
+    for line, expected in zip(logs["tree"], logs["trl"], strict=True):
+        for name in shown:
+            assert line[name] == pytest.approx(expected[name], rel=1e-4, abs=1e-5), name
 
 
 def test_missing_reference_names_the_pair(
