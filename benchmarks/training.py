@@ -7,17 +7,20 @@ DPO   TRL's DPOTrainer as one would use it (batch 1, the reference is a frozen s
       same with precompute_ref_log_probs; FedPref's engine. What the reference costs once, before
       the first step, is counted apart.
 Generation   transformers' `generate` for each report by itself; FedPref's `generate`.
+logps   No speed: the log-probs of two pairs in float32 trees beside those of each response alone in
+      float64. Exits with 1 if one is further off than 1e-5, relative.
 
 All in one process, with the same pairs, order, prompt (`full`), steps, schedule, precision and
-checkpointing; the ways take turns `--repeats` times, and the medians count. DPO and generation
-start from what SFT gave. Time is the process's CPU time (on a GPU: the clock) of a whole round,
-building the trainer included. Memory cannot be told apart in one process: each way's peak is that
-of a fresh one that trains on the largest group of pairs (on a GPU: of the ways' turns).
+checkpointing; the ways take turns `--repeats` times, and the medians count. What follows SFT starts
+from what that gave. Time is the process's CPU time (on a GPU: the clock) of a whole round, building
+the trainer included. Memory cannot be told apart in one process: each way's peak is that of a fresh
+one that trains on the largest group of pairs, or answers the reports that fill a batch with the
+longest prompts (on a GPU: of the ways' turns).
 
 Pairs are the first of the sites in order, reports those of their dev split. By default the
 synthetic demo's sites and the bundled model; `make smollm2` gets a larger one, docs/data.md real
-reports, and `--shape` takes a Qwen3 shape with random weights. Prints a table; no text of a report
-is printed or written.
+reports, and `--shape` takes a Qwen3 shape with random weights. Each part prints its table and
+writes `--out` as it ends; no text of a report is printed or written.
 """
 
 import argparse
@@ -29,7 +32,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import date
 from functools import partial
 from itertools import takewhile
@@ -43,7 +46,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
 from clock import memory_mib, peak_mib, seconds_now, start_peak
-from one_by_one import differences, is_decided, one_by_one
+from logps64 import LIMIT, tree_deviation
+from one_by_one import Tokens, differences, is_decided, one_by_one
 from random_models import SHAPES, random_base
 from stock_trl import stock_dpo, stock_sft
 
@@ -67,6 +71,9 @@ SEED = 20260713
 SURE = 1e-3  # the gap of the two best logits from which on answers must be equal
 SFT, DPO = ("SFT, TRL", "SFT, FedPref"), ("DPO, TRL", "DPO, TRL precomputed", "DPO, FedPref")
 ONE, OURS = "one by one", "FedPref"
+HEADINGS = {"sft": "SFT", "dpo": "DPO", "generation": "Generation", "logps": "Log-probs"}
+PARTS = tuple(HEADINGS)
+CHECKED = 2  # pairs whose log-probs are compared with float64's
 
 
 @dataclass(frozen=True)
@@ -108,6 +115,8 @@ class Work:
     pairs: Sequence[EncodedPair]
     prompts: Sequence[Sequence[int]]
     settings: TrainingSettings
+    batch_size: int
+    max_new_tokens: int
 
 
 def load_base(arguments: argparse.Namespace) -> BaseModel:
@@ -156,7 +165,15 @@ def prepare(arguments: argparse.Namespace) -> Work:
         max_length=arguments.max_length,
         threads=arguments.threads,
     )
-    return Work(base, make_spec(base, LoraSettings()), pairs, prompts, settings)
+    return Work(
+        base,
+        make_spec(base, LoraSettings()),
+        pairs,
+        prompts,
+        settings,
+        batch_size=arguments.batch_size,
+        max_new_tokens=arguments.max_new_tokens,
+    )
 
 
 @contextmanager
@@ -208,6 +225,21 @@ def run_way(way: str, work: Work, state: AdapterState) -> Lap:
     return Lap(seconds - reference, reference, losses, peak_mib(base.device))
 
 
+def answer(way: str, work: Work, state: AdapterState) -> tuple[list[Tokens], Lap]:
+    """Return one turn of a way of generation with the adapter `state`: answers in order, and it."""
+    base, new = work.base, work.max_new_tokens
+    start_peak(base.device)
+    start = seconds_now(base.device)
+    if way == ONE:
+        answers = one_by_one(base, work.spec, state, work.prompts, new)
+    else:
+        size = work.batch_size
+        given = generate(base, work.spec, state, work.prompts, batch_size=size, max_new_tokens=new)
+        answers = [item.token_ids for item in given]
+    seconds = seconds_now(base.device) - start
+    return answers, Lap(seconds, 0.0, [], peak_mib(base.device))
+
+
 def take_turns(
     ways: Sequence[str], repeats: int, run: Callable[[str], Lap], *, warm_up: bool
 ) -> dict[str, list[Lap]]:
@@ -244,20 +276,35 @@ def largest_group(pairs: Sequence[EncodedPair], size: int) -> Sequence[EncodedPa
     return max(groups, key=lambda group: sum(pair.length for pair in group))
 
 
-def _peak(way: str, arguments: argparse.Namespace) -> tuple[float, float]:
+def _peak(way: str, arguments: argparse.Namespace, state: AdapterState) -> tuple[float, float]:
     """Return a way's peak and what was held before it began; in a process of its own."""
     work = prepare(arguments)
-    group = largest_group(work.pairs, work.settings.accumulation)
-    alone = Work(work.base, work.spec, group, (), work.settings)
     held = memory_mib(work.base.device)
-    return run_way(way, alone, initial_state(work.spec, SEED)).peak_mib, held
+    if way in (ONE, OURS):
+        size = 1 if way == ONE else work.batch_size
+        longest = sorted(work.prompts, key=len)[-size:]
+        return answer(way, replace(work, prompts=longest), state)[1].peak_mib, held
+    group = largest_group(work.pairs, work.settings.accumulation)
+    return run_way(way, replace(work, pairs=group), state).peak_mib, held
 
 
-def peak_of(way: str, arguments: argparse.Namespace) -> tuple[float, float]:
+def peak_of(way: str, arguments: argparse.Namespace, state: AdapterState) -> tuple[float, float]:
     """Return the peak of a way in a fresh process, and what that held before, in MiB."""
     fresh = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=fresh) as pool:
-        return pool.submit(_peak, way, arguments).result()
+        return pool.submit(_peak, way, arguments, state).result()
+
+
+def with_peak(
+    row: Row, laps: Sequence[Lap], state: AdapterState, arguments: argparse.Namespace, device: str
+) -> Row:
+    """Return the row with its peak: that of its laps on a GPU, of a fresh process elsewhere."""
+    if device != "cpu":
+        return replace(row, peak_mib=max(lap.peak_mib for lap in laps))
+    if not arguments.memory:
+        return row
+    peak, held = peak_of(row.way, arguments, state)
+    return replace(row, peak_mib=peak, held_mib=held)
 
 
 def deviation(one: Sequence[float], other: Sequence[float]) -> float:
@@ -269,53 +316,50 @@ def measure_training(
     ways: Sequence[str], work: Work, state: AdapterState, arguments: argparse.Namespace
 ) -> list[Row]:
     """Return the rows of SFT's or DPO's ways."""
-    warm_up = on_gpu = work.base.device != "cpu"
+    device = work.base.device
+    warm_up = device != "cpu"
     laps = take_turns(
         ways, arguments.repeats, lambda way: run_way(way, work, state), warm_up=warm_up
     )
-    rows = []
-    for way in ways:
-        if on_gpu:
-            peak, held = max(lap.peak_mib for lap in laps[way]), None
-        elif arguments.memory:
-            peak, held = peak_of(way, arguments)
-        else:
-            peak, held = None, None
-        row = row_of(way, len(work.pairs), laps[way], warm_up=warm_up)
-        rows.append(Row(**{**asdict(row), "peak_mib": peak, "held_mib": held}))
-    return rows
+    rows = [row_of(way, len(work.pairs), laps[way], warm_up=warm_up) for way in ways]
+    return [with_peak(row, laps[row.way], state, arguments, device) for row in rows]
 
 
 def measure_generation(
     work: Work, state: AdapterState, arguments: argparse.Namespace
 ) -> tuple[list[Row], dict[str, Any]]:
-    """Return the rows of both ways, and how far their answers agree."""
-    base, spec, prompts, new = work.base, work.spec, work.prompts, arguments.max_new_tokens
-    answers: dict[str, list[tuple[int, ...]]] = {}
+    """Return the rows of both ways, and how far their answers agree.
+
+    With `--one-by-one N` that way answers N of the reports, once.
+    """
+    base, device = work.base, work.base.device
+    given: dict[str, list[Tokens]] = {}
+    some = replace(work, prompts=work.prompts[: arguments.one_by_one])
 
     def run(way: str) -> Lap:
-        start = seconds_now(base.device)
-        if way == ONE:
-            answers[way] = one_by_one(base, spec, state, prompts, new)
-        else:
-            size = arguments.batch_size
-            given = generate(base, spec, state, prompts, batch_size=size, max_new_tokens=new)
-            answers[way] = [answer.token_ids for answer in given]
-        return Lap(seconds_now(base.device) - start, 0.0, [], peak_mib(base.device))
+        given[way], lap = answer(way, some if way == ONE else work, state)
+        return lap
 
-    warm_up = base.device != "cpu"
-    laps = take_turns((ONE, OURS), arguments.repeats, run, warm_up=warm_up)
-    rows = [row_of(way, len(prompts), laps[way], warm_up=warm_up) for way in (ONE, OURS)]
-    found = differences(base, spec, state, prompts, answers[ONE], answers[OURS])
-    lengths = {way: fmean(map(len, given)) for way, given in answers.items()}
+    warm_up = device != "cpu"
+    once = () if arguments.one_by_one is None else (ONE,)
+    often = [way for way in (ONE, OURS) if way not in once]
+    laps = take_turns(once, 1, run, warm_up=False)
+    laps |= take_turns(often, arguments.repeats, run, warm_up=warm_up)
+    rows = [
+        row_of(ONE, len(some.prompts), laps[ONE], warm_up=warm_up and ONE in often),
+        row_of(OURS, len(work.prompts), laps[OURS], warm_up=warm_up),
+    ]
+    rows = [with_peak(row, laps[row.way], state, arguments, device) for row in rows]
+    both = given[OURS][: len(some.prompts)]
+    found = differences(base, work.spec, state, some.prompts, given[ONE], both)
     return rows, {
-        "reports": len(prompts),
-        "equal": len(prompts) - len(found),
+        "reports": len(some.prompts),
+        "equal": len(some.prompts) - len(found),
         "ended_before_the_model": sum(
             len(b) < len(a) and is_decided(base, prompt, b)
-            for prompt, a, b in zip(prompts, answers[ONE], answers[OURS], strict=True)
+            for prompt, a, b in zip(some.prompts, given[ONE], both, strict=True)
         ),
-        "mean_tokens": lengths,
+        "mean_tokens": {ONE: fmean(map(len, given[ONE])), OURS: fmean(map(len, both))},
         "differences": [asdict(item) for item in found],
     }
 
@@ -356,7 +400,12 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--sites", type=Path, help="folder of site directories (the demo's)")
     parser.add_argument("--model", default="demo", help="base model: demo, or a folder")
     parser.add_argument("--shape", choices=sorted(SHAPES), help="instead: random weights")
-    parser.add_argument("--parts", default="sft,dpo,generation")
+    parser.add_argument(
+        "--parts",
+        type=lambda words: words.split(","),
+        default=list(PARTS),
+        help="which, separated by commas: " + ", ".join(PARTS),
+    )
     parser.add_argument("--pairs", type=int, default=16)
     parser.add_argument("--reports", type=int, default=16)
     parser.add_argument("--repeats", type=int, default=3)
@@ -364,6 +413,12 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--max-length", type=int, default=2048)
     parser.add_argument("--max-new-tokens", type=int, default=128)
     parser.add_argument("--batch-size", type=int, default=32)
+    parser.add_argument(
+        "--one-by-one",
+        type=int,
+        metavar="N",
+        help="only the first N reports are answered one by one, in one turn without warm-up",
+    )
     parser.add_argument("--sft-learning-rate", type=float, default=2e-4)
     parser.add_argument("--dpo-learning-rate", type=float, default=2e-4)
     parser.add_argument("--checkpointing", action="store_true")
@@ -372,19 +427,30 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--memory", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--out", type=Path, help="also write everything as JSON")
-    return parser.parse_args(words)
+    arguments = parser.parse_args(words)
+    if unknown := set(arguments.parts) - set(PARTS):
+        parser.error(f"no parts: {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
+    return arguments
 
 
-def show_losses(rows: Sequence[Row]) -> dict[str, float]:
-    """Print and return how far each way's losses are from the first way's."""
-    found = {row.way: deviation(row.losses, rows[0].losses) for row in rows[1:]}
-    for way, value in found.items():
-        print(f"  losses of {way}: within {value:.1e} of {rows[0].way}'s, relative")
-    return found
+def deviations(rows: Sequence[Row]) -> dict[str, float]:
+    """Return how far each other way's losses are from the first way's."""
+    return {row.way: deviation(row.losses, rows[0].losses) for row in rows[1:]}
+
+
+def losses_text(rows: Sequence[Row]) -> str:
+    """Return a line a way: first and last loss, and how far any step is from the first way's."""
+    first = rows[0]
+    lines = [f"{'Loss of a step':22} {'first':>9} {'last':>9}  largest distance, relative"]
+    for row in rows:
+        line = f"{row.way:22} {row.losses[0]:9.6f} {row.losses[-1]:9.6f}"
+        far = "" if row is first else f"  {deviation(row.losses, first.losses):.1e}"
+        lines.append(line + far)
+    return "\n".join(lines)
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run the benchmark and print its tables."""
+    """Run the benchmark; print and write each part as it ends. Return 1 if log-probs are wrong."""
     arguments = parse(words)
     work = prepare(arguments)
     base = work.base
@@ -401,31 +467,41 @@ def main(words: Sequence[str] | None = None) -> int:
         "tokens": tokens_of(work.pairs),
     }
     print("  mean tokens: " + ", ".join(f"{k} {v:.0f}" for k, v in result["tokens"].items()))
-    parts = arguments.parts.split(",")
-    tables: list[str] = []
+
+    def ended(part: str, note: str, rows: Sequence[Row] = (), unit: str = "", **more: Any) -> None:
+        """Print the part's table and note, and write them; what comes next may meet a limit."""
+        if rows:
+            more["rows"] = [asdict(row) for row in rows]
+            print("\n" + table(HEADINGS[part], rows, unit))
+        print(f"\n{note}\n", flush=True)
+        result[part] = {**more, "note": note.splitlines()}
+        write(arguments.out, result)
+
+    parts = arguments.parts
     state = initial_state(work.spec, SEED)
-    for part, ways in (("sft", SFT), ("dpo", DPO)):
-        if part in parts:
-            rows = measure_training(ways, work, state, arguments)
-            deviations = show_losses(rows)
-            result[part] = {"rows": [asdict(row) for row in rows], "deviation": deviations}
-            tables.append(table(part.upper(), rows, "pairs/s"))
-            write(arguments.out, result)
-        if part == "sft" and parts != ["sft"]:
+    if "sft" in parts:
+        rows = measure_training(SFT, work, state, arguments)
+        ended("sft", losses_text(rows), rows, "pairs/s", deviation=deviations(rows))
+        if parts != ["sft"]:
             trained = train_sft(base, work.spec, state, work.pairs, work.settings, seed=0)
             state = state if trained is None else trained.state
+    if "dpo" in parts:
+        rows = measure_training(DPO, work, state, arguments)
+        ended("dpo", losses_text(rows), rows, "pairs/s", deviation=deviations(rows))
     if "generation" in parts:
         rows, agreement = measure_generation(work, state, arguments)
-        result["generation"] = {"rows": [asdict(row) for row in rows], "agreement": agreement}
-        tables.append(table("Generation", rows, "reports/s"))
-        tables.append(agreement_text(agreement))
-        write(arguments.out, result)
-    print("\n" + "\n\n".join(tables))
+        ended("generation", agreement_text(agreement), rows, "reports/s", agreement=agreement)
+    if "logps" in parts:
+        pairs = work.pairs[:CHECKED]
+        largest = tree_deviation(base, work.spec, state, pairs, work.settings)
+        good = largest <= LIMIT
+        ended("logps", logps_text(len(pairs), largest), largest=largest, limit=LIMIT, good=good)
+        return 0 if good else 1
     return 0
 
 
 def write(path: Path | None, result: Mapping[str, Any]) -> None:
-    """Write what has been measured by now; what comes next may meet a limit."""
+    """Write what has been measured by now."""
     if path is not None:
         atomic_write(path, json.dumps(result, indent=1) + "\n")
 
@@ -444,6 +520,15 @@ def tokens_of(pairs: Sequence[EncodedPair]) -> dict[str, float]:
         "chosen": fmean(len(pair.chosen_ids) for pair in pairs),
         "rejected": fmean(len(pair.rejected_ids) for pair in pairs),
     }
+
+
+def logps_text(pairs: int, largest: float) -> str:
+    """Return the line on log-probs."""
+    verdict = "within" if largest <= LIMIT else "NOT within"
+    return (
+        f"Log-probs of {pairs} pairs in float32 trees: furthest from float64 by {largest:.1e}, "
+        f"{verdict} {LIMIT:.0e}"
+    )
 
 
 def agreement_text(agreement: Mapping[str, Any]) -> str:

@@ -51,6 +51,17 @@ def test_the_deviation_is_the_largest_relative_one(training: Any) -> None:
         training.deviation([1.0], [1.0, 2.0])
 
 
+def test_the_losses_of_each_way_can_be_seen(training: Any) -> None:
+    rows = [
+        training.Row("DPO, TRL", 8, 16.0, losses=[0.693147, 0.5, 0.4]),
+        training.Row("DPO, FedPref", 8, 4.0, losses=[0.693147, 0.500001, 0.4]),
+    ]
+    _, *lines = training.losses_text(rows).splitlines()
+    assert lines[0].split() == ["DPO,", "TRL", "0.693147", "0.400000"]
+    assert lines[1].split() == ["DPO,", "FedPref", "0.693147", "0.400000", "2.0e-06"]
+    assert training.deviations(rows) == {"DPO, FedPref": pytest.approx(2e-6)}
+
+
 def test_the_common_beginning_is_counted_in_tokens(training: Any) -> None:
     assert training.common_beginning([(1, 2, 3), (1, 2, 4, 5), (1, 2)]) == 2
     assert training.common_beginning([(1,), (2,)]) == 0
@@ -103,6 +114,89 @@ def test_answers_are_compared_token_by_token(training: Any, benchmark_module: An
 def test_what_is_written_down_names_no_folder(training: Any) -> None:
     words = ["--sites", "/home/me/sites", "--model", "/home/me/small", "--out", "/home/me/x.json"]
     assert "/home" not in json.dumps(training.settings_of(training.parse(words)))
+
+
+def test_an_unknown_part_is_refused(training: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert training.parse(["--parts", "dpo,logps"]).parts == ["dpo", "logps"]
+    with pytest.raises(SystemExit):
+        training.parse(["--parts", "sft,dop"])
+    assert "no parts: dop" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def work(training: Any, benchmark_module: Any) -> Any:
+    """A random model of a tiny shape, and three pairs that begin alike."""
+    base = benchmark_module("random_models").random_base(
+        "qwen3-smoke", dtype="bfloat16", device="cpu"
+    )
+    spec = training.make_spec(base, training.LoraSettings())
+    common = tuple(range(10, 40))
+    pairs = [
+        training.EncodedPair(str(i), (*common, 50 + i), (60, 61 + i, 7), (60, 70 + i))
+        for i in range(3)
+    ]
+    settings = training.TrainingSettings(sft_learning_rate=1e-3, dpo_learning_rate=1e-3)
+    prompts = [list(pair.prompt_ids) for pair in pairs]
+    return training.Work(base, spec, pairs, prompts, settings, batch_size=2, max_new_tokens=3)
+
+
+def test_float32_trees_are_as_good_as_float64(
+    training: Any, work: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = training.train_sft(
+        work.base, work.spec, training.initial_state(work.spec, 1), work.pairs, work.settings
+    ).state
+    measure = training.tree_deviation
+    arguments = (work.base, work.spec, state, work.pairs, work.settings)
+    assert 0 < measure(*arguments) < 1e-6
+    assert work.base.dtype == "bfloat16"
+    assert {p.dtype for p in work.base.model.parameters()} == {training.torch.bfloat16}
+
+    # A rejected response that is off by 1e-4 is seen; it is the largest deviation that counts.
+    module = sys.modules[measure.__module__]
+    trees = module.sequence_logps
+
+    def off(*given: Any) -> Any:
+        found = trees(*given)
+        chosen, rejected = found["1"]
+        return found | {"1": (chosen, rejected * (1 + 1e-4))}
+
+    monkeypatch.setattr(module, "sequence_logps", off)
+    assert measure(*arguments) == pytest.approx(1e-4, rel=1e-2)
+    assert "furthest from float64 by 1.0e-04, NOT within 1e-05" in training.logps_text(3, 1e-4)
+
+
+def test_few_reports_are_answered_one_by_one_once(
+    training: Any, work: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--one-by-one", "1", "--repeats", "2", "--no-memory"]
+    state = training.initial_state(work.spec, 1)
+    rows, agreement = training.measure_generation(work, state, training.parse(words))
+    assert [(row.way, row.things, len(row.laps)) for row in rows] == [
+        ("one by one", 1, 1),
+        ("FedPref", 3, 2),
+    ]
+    assert agreement["reports"] == 1
+    assert agreement["mean_tokens"]["one by one"] <= 3
+    assert capsys.readouterr().out.count("one by one") == 1
+
+
+def test_a_row_has_the_peak_of_a_process_of_its_own(
+    training: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def peak_of(way: str, *_: Any) -> tuple[float, float]:
+        asked.append(way)
+        return 9.0, 4.0
+
+    monkeypatch.setattr(training, "peak_of", peak_of)
+    row, laps = training.Row("FedPref", 8, 4.0), [lap(training, 4.0)]
+    found = training.with_peak(row, laps, {}, training.parse([]), "cpu")
+    assert (found.peak_mib, found.held_mib) == (9.0, 4.0)
+    assert training.with_peak(row, laps, {}, training.parse(["--no-memory"]), "cpu") == row
+    assert training.with_peak(row, laps, {}, training.parse([]), "cuda").peak_mib == 0.0
+    assert asked == ["FedPref"]
 
 
 @pytest.mark.long
