@@ -3,11 +3,11 @@
     python benchmarks/phases.py [--sites FOLDER] [--model FOLDER] [--no-run] [--out FILE]
 
 First without Flower, in this process: each site opens, trains and evaluates in round 0 (SFT) and
-round 1 (DPO) with the code that its SuperNode runs (`LocalSite`); adapters are packed, spooled and
-averaged as the server does. Then `fedpref run` with the same sites and rounds, on as many cores as
-there are. All times are of the clock, so that the machine should do nothing else. What a round
-takes beyond (sum of its phases) / cores is Flower's, Ray's and the operating system's, or a core
-that waits for the last site.
+round 1 (DPO) with the code that its SuperNode runs (`LocalSite`); adapters are laid out for a
+message and read from it in both directions, spooled and averaged as the two ends do. Then `fedpref
+run` with the same sites and rounds, on as many cores as there are. All times are of the clock, so
+that the machine should do nothing else. What a round takes beyond (sum of its phases) / cores is
+Flower's, Ray's and the operating system's, or a core that waits for the last site.
 """
 
 import argparse
@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from datetime import date
 from functools import wraps
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -30,7 +31,7 @@ from unittest import mock
 os.environ.update(HF_HUB_OFFLINE="1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from fedpref.adapter_state import AdapterState, initial_state, pack
+from fedpref.adapter_state import AdapterSpec, AdapterState, initial_state, pack
 from fedpref.config import RunConfig
 from fedpref.data import site_directories
 from fedpref.demo.sites import ensure_demo_sites
@@ -50,8 +51,8 @@ TIMED = {
     f"{_EVALUATION}.predict": "generation",
     f"{_EVALUATION}.preference_counts": "preference accuracy",
 }
-REST, WIRE, AVERAGE = "open sites, the rest", "pack and unpack", "spool and average"
-IMPORT = "import torch, TRL …"
+REST, WIRE, AVERAGE = "open sites, the rest", "pack, unpack and hash", "spool and average"
+IMPORT = "import torch, TRL, Flower …"
 
 Seconds = dict[str, float]
 
@@ -87,12 +88,25 @@ class Stopwatch:
         return call
 
 
+def received(state: AdapterState, spec: AdapterSpec, receivers: int = 1) -> AdapterState:
+    """Return an adapter as a receiver has it: laid out once, read and checked by each of them."""
+    from flwr.app import RecordDict
+
+    from fedpref.federation.wire import ARRAYS, Outgoing, read_states
+
+    content = RecordDict({ARRAYS: Outgoing([state], spec).record(())})
+    for _ in range(receivers):
+        (found,) = read_states(content, spec).states.values()
+    return found
+
+
 def in_process(config: RunConfig, folder: Path, scratch: Path) -> dict[str, Seconds]:
     """Return the seconds by phase of opening the sites, of round 0 and of round 1."""
     stretches: dict[str, Seconds] = {}
     watch = Stopwatch()
     with ExitStack() as stack:
         with watch.time(IMPORT):
+            import_module("fedpref.federation.wire")  # for `received`: brings Flower
             from fedpref.federation.site_work import LocalSite
         for target, name in TIMED.items():
             module, _, attribute = target.rpartition(".")
@@ -107,18 +121,24 @@ def in_process(config: RunConfig, folder: Path, scratch: Path) -> dict[str, Seco
         for round_ in range(ROUNDS):
             watch.seconds.clear()
             spool = Spool(scratch / "spool", round_)
+            # A round's start is sent once: it is the end of the round before.
+            if round_ == 0:
+                with watch.time(WIRE):
+                    adapter = received(adapter, spec, len(sites))
             for site in sites:
                 with watch.time(REST):
                     trained = site.train(round_, adapter, root)
                 if trained is not None:
                     with watch.time(WIRE):
-                        flat = pack(trained.state, spec)
+                        flat = pack(received(trained.state, spec), spec)
                     with watch.time(AVERAGE):
                         spool.put(site.name, flat, trained.trained_pair_count)
             with watch.time(AVERAGE):
                 updates = spool.updates(spec)
                 adapter = weighted_mean([u.state for u in updates], [u.pairs for u in updates])
                 spool.remove()
+            with watch.time(WIRE):
+                adapter = received(adapter, spec, len(sites))
             root = adapter if root is None else root
             for site in sites:
                 with watch.time(REST):

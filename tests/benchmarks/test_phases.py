@@ -4,6 +4,7 @@ import importlib
 import time
 from typing import Any
 
+import numpy as np
 import pytest
 
 
@@ -40,6 +41,28 @@ def test_the_table_sums_and_compares(phases: Any) -> None:
     assert "27.0 s" in lines[-1]
     assert "DPO" not in phases.show({"round 0": {"SFT": 1.0}}, None, 2)
     assert max(map(len, lines)) <= 80
+
+
+def test_an_adapter_arrives_as_it_was_at_every_receiver(
+    phases: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = ("a.lora_A.weight", "a.lora_B.weight")
+    spec = phases.AdapterSpec(1, 2, False, ("a",), keys, ((1, 3), (2, 1)))
+    state = phases.initial_state(spec, 0)
+    wire = importlib.import_module("fedpref.federation.wire")
+    calls: list[str] = []
+    for name in ("pack", "unpack", "state_digest"):
+        original = getattr(wire, name)
+
+        def call(*args: Any, name: str = name, original: Any = original) -> Any:
+            calls.append(name)
+            return original(*args)
+
+        monkeypatch.setattr(wire, name, call)
+    found = phases.received(state, spec, 3)
+    assert found.keys() == state.keys()
+    assert all(np.array_equal(found[key], state[key]) for key in keys)
+    assert calls == ["state_digest", "pack", *["unpack", "state_digest"] * 3]
 
 
 def test_every_timed_function_is_there(phases: Any) -> None:
