@@ -2,6 +2,7 @@
 
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -192,3 +193,35 @@ def test_a_row_has_the_peak_of_a_process_of_its_own(
     assert training.with_peak(row, laps, {}, training.parse(["--no-memory"]), "cpu") == row
     assert training.with_peak(row, laps, {}, training.parse([]), "cuda").peak_mib == 0.0
     assert asked == ["FedPref"]
+
+
+def test_each_part_is_printed_and_written_as_it_ends(
+    training: Any,
+    work: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    rows = [training.Row(way, 3, 2.0, losses=[0.7, 0.6]) for way in training.DPO]
+    monkeypatch.setattr(training, "prepare", lambda _: work)
+    monkeypatch.setattr(training, "measure_training", lambda *_: rows)
+    monkeypatch.setattr(training, "measure_generation", lambda *_: pytest.fail("the limit"))
+    out = tmp_path / "out.json"
+    with pytest.raises(pytest.fail.Exception, match="the limit"):
+        training.main(["--parts", "dpo,generation", "--out", str(out)])
+    found = json.loads(out.read_text())
+    assert found["dpo"]["deviation"] == {"DPO, TRL precomputed": 0.0, "DPO, FedPref": 0.0}
+    assert "generation" not in found
+    printed = capsys.readouterr().out
+    assert training.table("DPO", rows, "pairs/s") in printed
+    assert training.losses_text(rows) in printed
+    assert found["dpo"]["note"] == training.losses_text(rows).splitlines()
+
+
+@pytest.mark.parametrize(("largest", "status"), [(9e-6, 0), (2e-5, 1), (float("nan"), 1)])
+def test_wrong_log_probs_are_a_failure(
+    training: Any, work: Any, monkeypatch: pytest.MonkeyPatch, largest: float, status: int
+) -> None:
+    monkeypatch.setattr(training, "prepare", lambda _: work)
+    monkeypatch.setattr(training, "tree_deviation", lambda *_: largest)
+    assert training.main(["--parts", "logps"]) == status
