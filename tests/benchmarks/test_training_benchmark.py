@@ -1,7 +1,9 @@
 """benchmarks/training.py: its arithmetic by hand, and its parts on a tiny random model."""
 
 import json
+import math
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -152,13 +154,15 @@ def test_float32_trees_are_as_good_as_float64(
     module = sys.modules[measure.__module__]
     trees = module.sequence_logps
 
-    def off(*given: Any) -> Any:
+    def off(factor: float, *given: Any) -> Any:
         found = trees(*given)
         chosen, rejected = found["1"]
-        return found | {"1": (chosen, rejected * (1 + 1e-4))}
+        return found | {"1": (chosen, rejected * factor)}
 
-    monkeypatch.setattr(module, "sequence_logps", off)
+    monkeypatch.setattr(module, "sequence_logps", partial(off, 1 + 1e-4))
     assert measure(*arguments) == pytest.approx(1e-4, rel=1e-2)
+    monkeypatch.setattr(module, "sequence_logps", partial(off, math.nan))
+    assert math.isnan(measure(*arguments))
     assert "furthest from float64 by 1.0e-04, NOT within 1e-05" in training.logps_text(3, 1e-4)
 
 
@@ -218,7 +222,7 @@ def test_each_part_is_printed_and_written_as_it_ends(
     assert found["dpo"]["note"] == training.losses_text(rows).splitlines()
 
 
-@pytest.mark.parametrize(("largest", "status"), [(9e-6, 0), (2e-5, 1), (float("nan"), 1)])
+@pytest.mark.parametrize(("largest", "status"), [(9e-6, 0), (2e-5, 1), (math.nan, 1)])
 def test_wrong_log_probs_are_a_failure(
     training: Any, work: Any, monkeypatch: pytest.MonkeyPatch, largest: float, status: int
 ) -> None:
