@@ -33,6 +33,7 @@ def model_session(base: BaseModel) -> Iterator[PreTrainedModel]:
         stack.enter_context(_environment_restored())
         stack.enter_context(_random_state_restored())
         stack.enter_context(_threads(base.threads))
+        stack.enter_context(_compilation_restored())
         stack.enter_context(_tokenizer_restored(base))
         stack.enter_context(_modules_restored(base.model))
         _disable_dropout(base.model)
@@ -135,6 +136,15 @@ def _threads(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+@contextmanager
+def _compilation_restored() -> Iterator[None]:
+    before = torch._dynamo.config.recompile_limit
+    try:
+        yield
+    finally:
+        torch._dynamo.config.recompile_limit = before
 
 
 @contextmanager

@@ -27,10 +27,16 @@ logger = logging.getLogger(__name__)
 # Whose forward takes a mapping from a layer's kind to its mask; the others take one mask.
 _MASK_BY_KIND: Final = frozenset({"qwen2", "qwen3", "gemma2", "gemma3_text"})
 _ONE_MASK: Final = frozenset({"llama", "mistral", "gemma"})
+# Of the latter, whose layers attend in the window of their configuration; the others ignore it.
+_ONE_WINDOW: Final = frozenset({"mistral"})
 # Attention that takes a mask of any shape, and what it wants: true/false, or numbers to be added.
 _BOOLEAN, _ADDED, _BLOCKS = "sdpa", "eager", "flex_attention"
-# FlexAttention is compiled for each length: so many tokens a step keep their number small.
-_BLOCK_STEP: Final = 512
+# FlexAttention goes by blocks of so many tokens; a part of one costs what a whole one does.
+_BLOCK: Final = 128
+# It is compiled for the first length, for a single block and for any length, each by kind of layer,
+# with and without gradients and by precision: more often than Dynamo takes for a mistake (8), after
+# which it would go on uncompiled, with all scores in memory.
+_COMPILED: Final = 64
 
 # A tensor, or a BlockMask for FlexAttention.
 Mask: TypeAlias = Any
@@ -44,29 +50,46 @@ def uses_trees(model: PreTrainedModel, settings: "TrainingSettings") -> bool:
     """
     if settings.engine != "tree":
         return False
+    obstacle = _obstacle(model)
+    if obstacle is not None:
+        _warn(obstacle)
+    return obstacle is None
+
+
+def _obstacle(model: PreTrainedModel) -> str | None:
+    """Return what keeps the model from taking trees, None if nothing does."""
     kind = str(model.config.model_type)
     attention = str(model.config._attn_implementation)
-    known = kind in _MASK_BY_KIND | _ONE_MASK and attention in {_BOOLEAN, _ADDED, _BLOCKS}
-    if known and not rotates_by_length(model):
-        return True
-    _warn(kind, attention)
-    return False
+    if kind not in _MASK_BY_KIND | _ONE_MASK:
+        return f"a model of type {kind}"
+    if attention not in {_BOOLEAN, _ADDED, _BLOCKS}:
+        return f"a model with {attention} attention"
+    if rotates_by_length(model):
+        return f"a model of type {kind} that rotates positions by the longest sequence"
+    return None
 
 
 @cache
-def _warn(kind: str, attention: str) -> None:
+def _warn(obstacle: str) -> None:
     logger.warning(
-        "a model of type %s with %s attention takes no preference trees: each response is computed "
-        "with its whole prompt, which is slower",
-        kind,
-        attention,
+        "%s takes no preference trees: each response is computed with its whole prompt, which is "
+        "slower",
+        obstacle,
     )
 
 
 def use_block_attention(model: PreTrainedModel) -> None:
     """On CUDA, let attention skip what no token sees; use inside a model session only."""
-    if model.device.type == "cuda" and model.config._attn_implementation == _BOOLEAN:
+    if _takes_blocks(model):
         model.set_attn_implementation(_BLOCKS)
+        limit = torch._dynamo.config.recompile_limit
+        torch._dynamo.config.recompile_limit = max(limit, _COMPILED)
+
+
+def _takes_blocks(model: PreTrainedModel) -> bool:
+    """Return whether the attention of the model is, or will be, FlexAttention."""
+    attention = model.config._attn_implementation
+    return attention == _BLOCKS or (attention == _BOOLEAN and model.device.type == "cuda")
 
 
 def tree_limits(model: PreTrainedModel, max_tokens: int) -> TreeLimits:
@@ -75,7 +98,7 @@ def tree_limits(model: PreTrainedModel, max_tokens: int) -> TreeLimits:
     A token's products with a layer's P parameters take 2·P operations; each token that it meets in
     the attention takes 4 for each of the layer's query values.
     """
-    if model.device.type == "cuda":
+    if _takes_blocks(model):
         return TreeLimits(max_tokens)
     config = model.config
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
@@ -95,7 +118,7 @@ def response_logps(model: Any, tree: TokenTree) -> torch.Tensor:
     is predicted; the sums are float32, or float64 for a model of that.
     """
     config, device = model.config, model.device
-    padding = -len(tree) % _BLOCK_STEP if config._attn_implementation == _BLOCKS else 0
+    padding = -len(tree) % _BLOCK if config._attn_implementation == _BLOCKS else 0
     rows, row_of_prediction = np.unique(tree.predictors, return_inverse=True)
     logits = model(
         # What is padded sees itself and is seen by nobody.
@@ -119,7 +142,8 @@ def attention_masks(
     """Return the tree's attention as the model with `config` takes it: a mask, or one by kind."""
     window = getattr(config, "sliding_window", None)
     if config.model_type in _ONE_MASK:
-        return _mask(config, tree, window, device, padding)
+        own = window if config.model_type in _ONE_WINDOW else None
+        return _mask(config, tree, own, device, padding)
     windows = {"full_attention": None, "sliding_attention": window}
     return {
         kind: _mask(config, tree, windows[kind], device, padding)

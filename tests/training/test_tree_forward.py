@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -19,9 +20,11 @@ from transformers import (
     GPT2Config,
     LlamaConfig,
     MistralConfig,
+    PreTrainedModel,
     Qwen2Config,
     Qwen3Config,
 )
+from transformers.integrations import flex_attention
 
 from fedpref.adapter_state import initial_state
 from fedpref.training import tree_forward
@@ -29,7 +32,13 @@ from fedpref.training.adapter import attach, load_state, spec_of
 from fedpref.training.encoding import EncodedPair
 from fedpref.training.preference_tree import TreeLimits, pair_sequences, token_tree, trees_of
 from fedpref.training.reference import sequence_logps
-from fedpref.training.tree_forward import response_logps, tree_limits, uses_trees
+from fedpref.training.session import model_session
+from fedpref.training.tree_forward import (
+    response_logps,
+    tree_limits,
+    use_block_attention,
+    uses_trees,
+)
 
 pytestmark = pytest.mark.contract
 
@@ -66,6 +75,13 @@ FAMILIES: dict[str, Any] = {
         **COMMON, **WINDOW, query_pre_attn_scalar=8, layer_types=KINDS
     ),
 }
+# A window that a configuration names and its architecture ignores.
+STRAY: dict[str, Any] = {
+    "qwen2, a stray window": Qwen2Config(**COMMON, **WINDOW),
+    "llama, a stray window": LlamaConfig(**COMMON, **WINDOW),
+    "gemma, a stray window": GemmaConfig(**COMMON, **WINDOW),
+}
+CONFIGS = FAMILIES | STRAY
 PAIRS = make_pairs(4)
 
 
@@ -83,7 +99,7 @@ def make_model(family: str, attention: str | None = None) -> Any:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = AutoModelForCausalLM.from_config(
-            FAMILIES[family], dtype=torch.float64, attn_implementation=attention
+            copy.deepcopy(CONFIGS[family]), dtype=torch.float64, attn_implementation=attention
         )
         for parameter in model.parameters():
             if parameter.ndim == 2:
@@ -133,7 +149,7 @@ def gradient(model: Any, losses: list[torch.Tensor]) -> dict[str, torch.Tensor]:
     return {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", CONFIGS)
 @pytest.mark.parametrize("max_tokens", [10_000, 100], ids=["one tree", "split"])
 def test_log_probs_and_gradients(
     family: str, max_tokens: int, monkeypatch: pytest.MonkeyPatch
@@ -238,14 +254,83 @@ def test_block_masks_see_what_the_matrix_says(family: str) -> None:
 
 
 @pytest.mark.long  # it is compiled
-def test_flex_attention_gives_the_same_numbers() -> None:
+@pytest.mark.parametrize(
+    "family",
+    ["qwen3", "llama", "gemma", "qwen3, window", "mistral, window", "gemma3, window"],
+)
+def test_flex_attention_gives_the_same_numbers(family: str) -> None:
     tree = token_tree(pair_sequences(PAIRS))
-    model = make_model("qwen3").float()
+    model = make_model(family).float()
     with torch.no_grad():
         expected = response_logps(model, tree)
         model.get_base_model().set_attn_implementation("flex_attention")
         found = response_logps(model.eval(), tree)
     assert found.tolist() == pytest.approx(expected.tolist(), rel=1e-5)
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[None]]:
+    """An item for each time FlexAttention is compiled; here it runs as it is written."""
+    items: list[None] = []
+
+    def backend(graph: Any, _examples: Any) -> Any:
+        items.append(None)
+        return graph
+
+    compile_with = partial(torch.compile, backend=backend)
+    monkeypatch.setattr(flex_attention.torch, "compile", compile_with)
+    monkeypatch.setattr(flex_attention.WrappedFlexAttention, "_instance", None)
+    torch._dynamo.reset()
+    yield items
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize(("family", "kinds"), [("qwen3", 1), ("gemma3, window", 2)])
+def test_flex_attention_is_compiled_for_few_lengths(
+    family: str, kinds: int, compiled: list[None]
+) -> None:
+    """For the first length, for a single block, for any: by kind of layer, however many come."""
+    model = make_model(family, attention="flex_attention").float().eval()
+    lengths = set()
+    with torch.no_grad():
+        for count in (4, 8, 2, 10, 16):
+            tree = token_tree(pair_sequences(make_pairs(count, seed=count)))
+            lengths.add(-(-len(tree) // 128))
+            response_logps(model, tree)
+    assert len(lengths) >= 4
+    assert len(compiled) == 3 * kinds
+
+
+@pytest.fixture
+def on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Models say that they are on a GPU; to be asked, not to be computed with."""
+    monkeypatch.setattr(PreTrainedModel, "device", property(lambda _: torch.device("cuda")))
+
+
+@pytest.mark.usefixtures("on_cuda")
+@pytest.mark.parametrize("family", FAMILIES)
+def test_on_cuda_attention_goes_by_blocks_where_it_can(family: str, base: Any) -> None:
+    model = AutoModelForCausalLM.from_config(copy.deepcopy(FAMILIES[family]))
+    dense = model.config._attn_implementation == "eager"
+    assert dense == family.startswith("gemma2")  # which transformers gives no other attention
+    before = torch._dynamo.config.recompile_limit
+    with model_session(replace(base, model=model)):
+        # Sizes are asked before and after the switch, and are the same.
+        limits = tree_limits(model, 77)
+        use_block_attention(model)
+        assert tree_limits(model, 77) == limits
+        assert model.config._attn_implementation == ("eager" if dense else "flex_attention")
+        # A dense mask costs by the square of the tree, on whatever device.
+        assert (limits.balance is not None) == dense
+        assert torch._dynamo.config.recompile_limit == (before if dense else 64)
+    assert model.config._attn_implementation == ("eager" if dense else "sdpa")
+    assert torch._dynamo.config.recompile_limit == before
+
+
+def test_on_a_cpu_attention_stays_as_it_is() -> None:
+    model = make_model("qwen3").get_base_model()
+    use_block_attention(model)
+    assert model.config._attn_implementation == "sdpa"
 
 
 def test_an_unknown_architecture_falls_back_with_one_warning(
@@ -263,10 +348,11 @@ def test_an_unknown_architecture_falls_back_with_one_warning(
     assert not caplog.records
 
 
-def test_rotation_by_the_longest_sequence_is_no_tree_s() -> None:
+def test_rotation_by_the_longest_sequence_is_no_tree_s(caplog: pytest.LogCaptureFixture) -> None:
     rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}
     config = LlamaConfig(**COMMON, rope_parameters=rope)
     assert not uses_trees(AutoModelForCausalLM.from_config(config), with_settings())
+    assert "type llama that rotates positions by the longest sequence" in caplog.text
     assert uses_trees(AutoModelForCausalLM.from_config(FAMILIES["llama"]), with_settings())
 
 
