@@ -203,7 +203,7 @@ class InProcessGrid(Grid):
 
 def federation(format_: str, spec: AdapterSpec, folder: Path) -> dict[str, Any]:
     """Run a whole federation in `folder`; return its bytes and seconds."""
-    values = {
+    values: dict[str, bool | int | float | str] = {
         "federation": "noise",
         "runs-dir": str(folder),
         "run-id": "run",
