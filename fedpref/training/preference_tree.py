@@ -127,26 +127,53 @@ def trees_of(
     """Return runs of consecutive pairs with the tree of each, those that cost least together.
 
     A pair is never divided: one that is larger than the limit by itself is a run of its own.
+    `sequences_of` gives each pair's sequences whatever the others are.
     """
+    own = [sequences_of([pair]) for pair in pairs]
+    shared = _common_lengths([sequence for sequences in own for sequence in sequences])
+    places = np.cumsum([0, *map(len, own)])  # where each pair's sequences begin
     best = [0.0]  # the least cost of the first n pairs,
-    last: list[tuple[int, TokenTree]] = []  # and their last run: where it starts, its tree
+    last: list[int] = []  # and where their last run starts
     for end in range(1, len(pairs) + 1):
-        choices: list[tuple[float, int, TokenTree]] = []
+        choices: list[tuple[float, int]] = []
+        size = 0
         for start in range(end - 1, -1, -1):
-            tree = token_tree(sequences_of(pairs[start:end]))
-            if choices and len(tree) > limits.max_tokens:
+            for place in range(places[start], places[start + 1]):
+                # A sequence adds what it shares with none of those behind it.
+                behind = shared[place, place + 1 : places[end]]
+                size += int(shared[place, place] - behind.max(initial=0))
+            if choices and size > limits.max_tokens:
                 break
-            choices.append((best[start] + limits.cost(len(tree)), start, tree))
-        cost, start, tree = min(choices, key=lambda choice: choice[:2])
+            choices.append((best[start] + limits.cost(size), start))
+        cost, start = min(choices)
         best.append(cost)
-        last.append((start, tree))
+        last.append(start)
     runs: list[tuple[Sequence[EncodedPair], TokenTree]] = []
     end = len(pairs)
     while end:
-        start, tree = last[end - 1]
+        start = last[end - 1]
+        tree = token_tree([sequence for sequences in own[start:end] for sequence in sequences])
         runs.append((pairs[start:end], tree))
         end = start
     return runs[::-1]
+
+
+def _common_lengths(sequences: Sequence[Prompted]) -> Ids:
+    """Return with how many tokens each two begin alike: (sequences, sequences).
+
+    With itself, that is a sequence's own length.
+    """
+    tokens = [np.array([*prompt, *response], dtype=np.int64) for prompt, response in sequences]
+    lengths = np.array([len(own) for own in tokens], dtype=np.int64)
+    table = np.full((len(tokens), lengths.max(initial=0) + 1), -1, dtype=np.int64)
+    for row, own in zip(table, tokens, strict=True):
+        row[: len(own)] = own
+    common = np.empty((len(tokens), len(tokens)), dtype=np.int64)
+    for number, own in enumerate(tokens):
+        # Its end differs from all: from tokens, which are not negative, and from what fills a row.
+        different = table[:, : len(own) + 1] != np.append(own, -2)
+        common[number] = different.argmax(axis=1)
+    return common
 
 
 @dataclass(frozen=True)

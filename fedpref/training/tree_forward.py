@@ -88,7 +88,7 @@ def use_block_attention(model: PreTrainedModel) -> None:
 
 def _takes_blocks(model: PreTrainedModel) -> bool:
     """Return whether the attention of the model is, or will be, FlexAttention."""
-    attention = model.config._attn_implementation
+    attention = str(model.config._attn_implementation)
     return attention == _BLOCKS or (attention == _BOOLEAN and model.device.type == "cuda")
 
 

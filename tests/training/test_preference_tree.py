@@ -10,9 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny_models import make_pairs
 
+from fedpref.training import preference_tree
 from fedpref.training.encoding import EncodedPair
 from fedpref.training.preference_tree import (
     Prompted,
+    TokenTree,
     TreeLimits,
     chosen_sequences,
     pair_sequences,
@@ -115,6 +117,31 @@ def test_runs_are_in_order_bounded_and_cheapest(max_tokens: int, balance: float 
         for cuts in itertools.combinations(range(1, len(pairs)), count)
     )
     assert sum(cost(list(run)) for run, _ in runs) == pytest.approx(cheapest)
+
+
+@given(sequences)
+def test_sizes_are_those_of_the_trees(given_sequences: list[Prompted]) -> None:
+    """Each run from the first on, by the limit that just admits it or just does not."""
+    pairs = [EncodedPair("", tuple(p), tuple(r), tuple(r[:1])) for p, r in given_sequences]
+    for end in range(1, len(pairs) + 1):
+        size = len(token_tree(pair_sequences(pairs[:end])))
+        assert len(trees_of(pairs[:end], pair_sequences, TreeLimits(size))) == 1
+        if end > 1:
+            assert len(trees_of(pairs[:end], pair_sequences, TreeLimits(size - 1))) > 1
+
+
+def test_only_the_trees_that_are_returned_are_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[int] = []
+    original = preference_tree.token_tree
+
+    def spy(given_sequences: list[Prompted]) -> TokenTree:
+        built.append(len(given_sequences))
+        return original(given_sequences)
+
+    monkeypatch.setattr(preference_tree, "token_tree", spy)
+    runs = trees_of(make_pairs(24), pair_sequences, TreeLimits(300))
+    assert len(runs) > 3
+    assert sorted(built) == sorted(2 * len(run) for run, _ in runs)
 
 
 def test_what_decides_how_a_group_is_divided() -> None:
