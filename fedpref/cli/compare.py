@@ -10,17 +10,14 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
-from fedpref.cli.ranks import print_tests
+from fedpref.cli.comparison import print_comparison, print_partitions, seeds_text
 from fedpref.cli.run import check_places, merged_settings, simulation
 from fedpref.cli.summary import print_rounds, read_summary
 from fedpref.config import RunConfig, load_config
 from fedpref.errors import ConfigError, FedPrefError, ResumeError, collected, raise_all
-from fedpref.evaluation.noniid import simulated_audit
-from fedpref.evaluation.site_cohorts import label_names, read_cohorts
-from fedpref.experiment.arms import Arm, matched_arms, strategy_arms
-from fedpref.experiment.collect import check_agreements, collect
+from fedpref.experiment.arms import FEDPREF, Arm, matched_arms, strategy_arms
+from fedpref.experiment.comparison import COMPARISON_FILE, comparison_record
 from fedpref.experiment.lanes import run_jobs
 from fedpref.experiment.partitions import (
     PARTITIONS_FILE,
@@ -28,16 +25,12 @@ from fedpref.experiment.partitions import (
     partitions_record,
 )
 from fedpref.experiment.plan import Experiment, check_seeds, experiment_id, model_identity
-from fedpref.experiment.results import compare_arms, compare_strategies
 from fedpref.federation.strategies import make_strategy
 from fedpref.files import atomic_write, fedpref_home, try_lock
 from fedpref.launch import Scalar
 from fedpref.report import write_report
-from fedpref.report.comparison import arm_title
-from fedpref.report.text import megabytes, percent, points
 
 SEEDS = "20260713,20260714,20260715"
-COMPARISON_FILE = "comparison.json"
 DEMO = "demo"
 # Seeds of demo partitions stand apart: each uses the next two for its other splits.
 _PARTITION_STEP = 100
@@ -242,7 +235,7 @@ def run_comparison(
     if len(openings) > 1:
         print_partitions(shown)
     else:
-        if shown["runs"][0]["arm"] == "fedpref":
+        if shown["runs"][0]["arm"] == FEDPREF:
             first = shown["runs"][0]
             summary = read_summary(folder / first["path"])
             print_rounds(summary, heading=f"FedPref, seed {first['seed']}")
@@ -283,7 +276,7 @@ def _run(
     """Run the open jobs, compare, write; return the comparison and the report's page."""
     folder, seeds, jobs = experiment.folder, experiment.seeds, experiment.jobs()
     arms = ", ".join(arm.name for arm in experiment.arms)
-    notes.print(f"{len(jobs)} runs ({arms}; {_seeds_text(len(seeds))}) in", markup=False)
+    notes.print(f"{len(jobs)} runs ({arms}; {seeds_text(len(seeds))}) in", markup=False)
     notes.print(str(folder), markup=False, soft_wrap=True)
     run_jobs(
         experiment,
@@ -296,179 +289,9 @@ def _run(
         on_log=lambda line: notes.print(line, markup=False, style="dim") if verbose else None,
     )
     notes.print("Comparing …")
-    comparison = _comparison(experiment)
+    comparison = comparison_record(experiment)
     atomic_write(folder / COMPARISON_FILE, json.dumps(comparison, indent=1) + "\n")
     return comparison, write_report(folder)[0]
-
-
-def _comparison(experiment: Experiment) -> dict[str, Any]:
-    """Return the whole content of `comparison.json` from the complete runs."""
-    jobs = experiment.jobs()
-    check_agreements(jobs)
-    results = {
-        arm.name: [collect(experiment, job) for job in jobs if job.arm == arm.name]
-        for arm in experiment.arms
-    }
-    summary = read_summary(jobs[0].run_dir)
-    last = summary["rounds"][-1]["sites"]
-    config = experiment.config.to_flat()
-    # A run's own: of each run, and of each arm.
-    own = {"seed"} if experiment.matched else {"seed", "strategy", "strategy-options"}
-    return {
-        "kind": "comparison",
-        "complete": True,
-        "run": experiment.folder.name,
-        "synthetic": summary["synthetic"],
-        "digest": experiment.config.digest,
-        "config": {key: value for key, value in config.items() if key not in own},
-        "seeds": list(experiment.seeds),
-        "sites": {
-            name: {
-                "pairs": entry["pairs"],
-                "dev_reports": None if entry["counts"] is None else entry["counts"]["reports"],
-                "dev_pairs": None if entry["counts"] is None else entry["counts"]["pairs"],
-            }
-            for name, entry in last.items()
-        },
-        **(
-            compare_arms(results)
-            if experiment.matched
-            else compare_strategies(results, experiment.arms)
-        ),
-        "audit": simulated_audit(
-            label_names(experiment.sites[0].ontology),
-            read_cohorts(experiment.sites),
-            synthetic=summary["synthetic"],
-        ).to_dict(),
-        "runs": [
-            {
-                "arm": job.arm,
-                "seed": job.seed,
-                "path": str(job.run_dir.relative_to(experiment.folder)),
-                "digest": job.config.digest,
-            }
-            for job in jobs
-        ],
-        "versions": summary["versions"],
-    }
-
-
-def print_comparison(comparison: Mapping[str, Any]) -> None:
-    """Print the arms at the selected round and the effects between them."""
-    selected = comparison["selected_round"]
-    of_strategies = comparison["runs"][0]["arm"] != "fedpref"
-    if of_strategies and comparison["synthetic"]:
-        _warn_of_synthetic()
-    over = _seeds_text(len(comparison["seeds"]))
-    table = _strategies_table(comparison, over) if of_strategies else _arms_table(comparison, over)
-    console.print(table)
-    effects = Table(
-        title="Effects in points of loc+dis F1, paired 95 % interval (patients within sites)",
-        title_justify="left",
-    )
-    effects.add_column("effect", overflow="fold")
-    for column in ("client mean", "worst site"):
-        effects.add_column(column, justify="right")
-    cells = {
-        (e["a"], e["b"], e["statistic"]): e
-        for e in comparison["effects"]
-        if e["round"] == selected and "statistic" in e
-    }
-    for a, b in dict.fromkeys((a, b) for a, b, _ in cells):
-        effects.add_row(
-            escape(f"{arm_title(a)} − {arm_title(b)}"),
-            *(effect_text(cells[a, b, s]) for s in ("client_mean", "worst_site")),
-        )
-    console.print(effects)
-    if of_strategies:
-        console.print(
-            "One partition: whether an order of strategies recurs on other partitions is not "
-            "tested. --partitions, or --sites more than once, does that."
-        )
-    for note in comparison["notes"]:
-        console.print(note, style="yellow", markup=False)
-
-
-def _arms_table(comparison: Mapping[str, Any], over: str) -> Table:
-    selected = comparison["selected_round"]
-    table = Table(title=f"Arms at round {selected}, mean over {over} (%)", title_justify="left")
-    table.add_column("arm")
-    columns = {
-        "client mean": "client_mean",
-        "worst site": "worst_site",
-        "disease F1": "disease_client_mean",
-        "pairs right": "preference_accuracy",
-        "valid JSON": "projection_rate",
-        "false alarms": "false_positive_rate",
-    }
-    for column in columns:
-        table.add_column(column, justify="right")
-    for arm, result in comparison["arms"].items():
-        row = result["rounds"][selected]
-        table.add_row(arm_title(arm), *(percent(row[key]) for key in columns.values()))
-    return table
-
-
-def _strategies_table(comparison: Mapping[str, Any], over: str) -> Table:
-    selected, runs = comparison["selected_round"], len(comparison["seeds"])
-    table = _scores_table(f"Strategies after the last round, {selected}; mean over {over} (%)")
-    for arm, result in comparison["arms"].items():
-        row = result["rounds"][selected]
-        table.add_row(
-            escape(arm),
-            *(percent(row[key]) for key in ("client_mean", "worst_site", "site_spread")),
-            megabytes(sum(result["bytes"].values()) / runs),
-        )
-    return table
-
-
-def _scores_table(title: str, *more: str) -> Table:
-    """Return a table of strategies without rows; the spread is named for what it is."""
-    caption = "spread: standard deviation over sites; MB: of one run, both ways"
-    table = Table(title=title, title_justify="left", caption=caption, caption_justify="left")
-    table.add_column("strategy", overflow="fold")
-    for column in ("client mean", "worst site", "spread", "MB", *more):
-        table.add_column(column, justify="right", no_wrap=True)
-    return table
-
-
-def print_partitions(shown: Mapping[str, Any]) -> None:
-    """Print the arms over all partitions, their ranks and the tests."""
-    if shown["synthetic"]:
-        _warn_of_synthetic()
-    over = f"{len(shown['partitions'])} partitions, {_seeds_text(len(shown['seeds']))} each"
-    table = _scores_table(f"Mean over {over} (%)", "rank")
-    ranks = shown["rankings"]["client_mean"]["average_ranks"]
-    for arm, row in shown["arms"].items():
-        table.add_row(
-            escape(arm_title(arm)),
-            *(percent(row[key]) for key in ("client_mean", "worst_site", "site_spread")),
-            megabytes(row["bytes"]),
-            "–" if ranks is None else f"{ranks[arm]:.2f}",
-        )
-    console.print(table)
-    for found in shown["rankings"].values():
-        print_tests(found, console)
-    for note in shown["notes"]:
-        console.print(note, style="yellow", markup=False)
-
-
-def _warn_of_synthetic() -> None:
-    console.print("[bold yellow]Synthetic demo data and a toy model: no claim about medicine.[/]")
-
-
-def effect_text(effect: Mapping[str, Any]) -> str:
-    """Return an effect in points with its interval, or with the reason why there is none."""
-    point = points(effect["effect"])
-    if effect["effect"] is None:
-        return point
-    if effect["degenerate"]:
-        return f"{point} (no interval: {effect['degenerate']})"
-    return f"{point} ({points(effect['low'])} … {points(effect['high'])})"
-
-
-def _seeds_text(count: int) -> str:
-    return "1 seed" if count == 1 else f"{count} seeds"
 
 
 def _seeds(text: str) -> list[int]:

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from fedpref.cli.compare import effect_text
+from fedpref.cli.comparison import effect_text
 from fedpref.cli.run import merged_settings, simulation
 from fedpref.cli.sites import JsonOption
 from fedpref.config import load_config

@@ -8,14 +8,15 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from fedpref.cli.compare import COMPARISON_FILE
 from fedpref.cli.sites import JsonOption
 from fedpref.cli.tables import print_tables
 from fedpref.config import load_config
 from fedpref.errors import ResumeError
 from fedpref.evaluation.lock import complete, open_lock
 from fedpref.evaluation.locked_test import cases_digest, held_out_cases
+from fedpref.experiment.arms import FEDPREF
 from fedpref.experiment.collect import check_agreements, collect
+from fedpref.experiment.comparison import COMPARISON_FILE
 from fedpref.experiment.plan import open_experiment
 from fedpref.experiment.results import selected_round
 from fedpref.files import atomic_write
@@ -50,7 +51,7 @@ def locked_test(
     # What decides is what was measured, not what a file says of it.
     jobs = experiment.jobs()
     check_agreements(jobs)
-    round_ = selected_round([collect(experiment, job) for job in jobs if job.arm == "fedpref"])
+    round_ = selected_round([collect(experiment, job) for job in jobs if job.arm == FEDPREF])
     from fedpref.experiment.test_split import load_policies, run_locked_test  # noqa: PLC0415
 
     policies = load_policies(experiment, round_)

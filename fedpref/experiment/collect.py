@@ -60,12 +60,13 @@ def collect(experiment: Experiment, job: Job) -> list[RoundResult]:
     Raises ResumeError if the run is not complete, DataError naming both values where a prediction
     file disagrees with the run's record or with the annotations.
     """
-    summary = _summary(job)
+    summary = run_summary(job)
     sites = (experiment.central,) if job.pooled else experiment.sites
     return [_round(job, sites, record) for record in summary["rounds"]]
 
 
-def _summary(job: Job) -> Record:
+def run_summary(job: Job) -> Record:
+    """Return `summary.json` of a complete run; ResumeError if it is not complete."""
     path = job.run_dir / "summary.json"
     if not path.exists():
         raise ResumeError(

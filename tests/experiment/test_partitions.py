@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fedpref.config import RunConfig
+from fedpref.config import RunConfig, load_config
 from fedpref.errors import FedPrefError
 from fedpref.experiment.arms import strategy_arms
 from fedpref.experiment.partitions import open_partitions, partitions_record
@@ -53,7 +53,7 @@ def test_all_problems_of_all_partitions_are_said_at_once(
     assert "broken" in said
     assert not (tmp_path / "x").exists()
     with pytest.raises(FedPrefError, match="Krum needs the updates of 3 sites"):
-        opened(tmp_path, config, folder, strategies="uniform,Krum")
+        opened(tmp_path, load_config({"sites": str(folder)}), folder, strategies="uniform,Krum")
 
 
 def comparison(**client_means: float | None) -> Value:

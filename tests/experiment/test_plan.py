@@ -247,6 +247,7 @@ def test_other_strategies_are_another_experiment(tmp_path: Path, config: RunConf
 def test_strategies_that_need_more_sites_are_refused_all_at_once(
     tmp_path: Path, config: RunConfig
 ) -> None:
+    config = load_config({"sites": config.sites})
     arms = strategy_arms("uniform,FedMedian,FedTrimmedAvg(beta=0.25)", config)
     with pytest.raises(FedPrefError) as caught:
         open_experiment(tmp_path / "x", config, [5], arms=arms)
