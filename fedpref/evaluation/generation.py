@@ -234,11 +234,10 @@ def _batches(prompts: Sequence[Sequence[int]], size: int) -> Iterator[list[int]]
 
 
 def _check_context(base: BaseModel, longest: int, max_new_tokens: int) -> None:
-    context = getattr(base.model.config.get_text_config(), "max_position_embeddings", None)
-    if context is not None and longest + max_new_tokens > context:
+    if base.context is not None and longest + max_new_tokens > base.context:
         raise DataError(
             f"a prompt of {longest} tokens and {max_new_tokens} new ones exceed the base model's "
-            f"context of {context}",
+            f"context of {base.context}",
             why="no prompt is ever cut",
             fix="lower evaluation.max-new-tokens, use prompt.style = 'compact', or leave such "
             "reports out",

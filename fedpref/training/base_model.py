@@ -48,6 +48,11 @@ class BaseModel:
     dtype: str
     threads: int
 
+    @property
+    def context(self) -> int | None:
+        """How many tokens the model can take, None if its configuration does not say."""
+        return getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
+
 
 _loaded: dict[tuple[Path, str, str, int], BaseModel] = {}
 

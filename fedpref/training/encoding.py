@@ -113,9 +113,11 @@ def encode_pairs(
 ) -> tuple[list[EncodedPair], int]:
     """Return the pairs as token ids, in their order, and how many over-long ones were dropped.
 
-    Nothing is ever cut. An over-long pair is a DataError that names its pair id, all such at once,
-    unless `on_too_long` is "drop".
+    Nothing is ever cut. A pair that needs more than `max_length` tokens, or than the model's
+    context holds, is a DataError that names its pair id, all such at once, unless `on_too_long` is
+    "drop".
     """
+    limit = max_length if base.context is None else min(max_length, base.context)
     encoded: list[EncodedPair] = []
     too_long: list[FedPrefError] = []
     for pair in pairs:
@@ -126,18 +128,25 @@ def encode_pairs(
             )
         messages = task_messages(texts_by_report_id[pair.report_id], prompt_style, ontology)
         item = _encode_pair(base.tokenizer, pair.pair_id, messages, pair.chosen, pair.rejected)
-        if item.length > max_length:
-            too_long.append(
-                DataError(
-                    f"pair {pair.pair_id} needs {item.length} tokens, the limit is {max_length}",
-                    fix="raise training.max-length, or set training.on-too-long to 'drop'",
-                )
-            )
+        if item.length > limit:
+            too_long.append(_too_long(item, max_length, base.context))
         else:
             encoded.append(item)
     if on_too_long == "error":
         raise_all(too_long)
     return encoded, len(too_long)
+
+
+def _too_long(pair: EncodedPair, max_length: int, context: int | None) -> DataError:
+    by_context = context is not None and context < max_length
+    higher = "use a base model of a longer context" if by_context else "raise training.max-length"
+    return DataError(
+        f"pair {pair.pair_id} needs {pair.length} tokens, the limit is "
+        f"{context if by_context else max_length}",
+        why=f"training.max-length is {max_length}, and the base model's context is "
+        f"{'not known' if context is None else context}",
+        fix=f"{higher}, or set training.on-too-long to 'drop'",
+    )
 
 
 def _encode_pair(

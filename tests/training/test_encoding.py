@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tiny_models import CHATML, QWEN3_THINK, byte_tokenizer
+from tiny_models import CHATML, QWEN3_THINK, byte_tokenizer, save_tiny
 
 from fedpref.errors import DataError, FedPrefErrors, ModelError
 from fedpref.task import prompt
+from fedpref.training.base_model import load_base_model
 from fedpref.training.encoding import (
     encode_pairs,
     encode_prompt,
@@ -231,6 +233,22 @@ def test_over_long_pairs_are_errors_by_name_and_never_cut(base: Any) -> None:
     kept, dropped = encode(base, pairs, limit, on_too_long="drop")
     assert [p.pair_id for p in kept] == ["a"]
     assert dropped == 2
+
+
+def test_the_model_s_context_limits_as_well(tmp_path: Path) -> None:
+    def base_of(context: int) -> Any:
+        folder = save_tiny(tmp_path / str(context), max_position_embeddings=context)
+        return load_base_model(folder, device="cpu")
+
+    length = encode(base_of(4096), [pair("a")], 4000)[0][0].length
+    assert len(encode(base_of(length), [pair("a")], 4000)[0]) == 1
+    short = base_of(length - 1)
+    said = f"needs {length} tokens, the limit is {length - 1}"
+    with pytest.raises(DataError, match=said) as error:
+        encode(short, [pair("a")], 4000)
+    assert f"max-length is 4000, and the base model's context is {length - 1}" in str(error.value)
+    assert "longer context" in str(error.value)
+    assert encode(short, [pair("a")], 4000, on_too_long="drop") == ([], 1)
 
 
 def test_a_pair_without_its_report(base: Any) -> None:

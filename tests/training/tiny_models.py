@@ -58,7 +58,7 @@ def tiny_config(family: str, vocab: int, **more: Any) -> Any:
         "num_hidden_layers": 2,
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
-        "max_position_embeddings": 512,
+        "max_position_embeddings": 4096,  # the compact prompt takes a token a byte
         "tie_word_embeddings": True,
     }
     if family == "qwen3":
