@@ -94,8 +94,8 @@ class TrainingSettings(Settings):
     """How a site trains; one epoch a round, `accumulation` pairs an optimiser step.
 
     The engine "tree" computes what the pairs of a step share once, in trees of at most
-    `max_tree_tokens` (a pair that needs more has one of its own); "trl" is TRL's own forward, pair by pair. Both give the same numbers but for
-    rounding.
+    `max_tree_tokens` (a pair that needs more has one of its own); "trl" is TRL's own forward, pair
+    by pair. Both give the same numbers but for rounding.
     """
 
     engine: Literal["tree", "trl"] = "tree"
