@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from fedpref.config import RunConfig
+from fedpref.data import SiteDirectory
 from fedpref.errors import DataError
-from fedpref.evaluation.metrics import EvaluationCounts
+from fedpref.evaluation.metrics import EvaluationCounts, report_counts
 from fedpref.files import read_jsonl, write_jsonl
 from fedpref.hashing import digest
+from fedpref.task import project
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,17 @@ def read_predictions(path: Path) -> list[Prediction]:
                 fix="delete the file; the next evaluation writes it again",
             ) from None
     return rows
+
+
+def scored_again(row: Prediction, site: SiteDirectory) -> EvaluationCounts:
+    """Return the counts of a kept answer under the annotation that the site has now."""
+    annotation = site.annotations[row.report_id]
+    return report_counts(
+        project(row.text, site.ontology),
+        annotation.structure,
+        annotation.ignore,
+        truncated=bool(row.counts.truncated),
+    )
 
 
 def _parse(row: Mapping[str, Any]) -> Prediction:

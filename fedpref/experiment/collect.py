@@ -13,12 +13,11 @@ from typing import Any, Final
 
 from fedpref.data import SiteDirectory
 from fedpref.errors import DataError, ResumeError
-from fedpref.evaluation.metrics import EvaluationCounts, pooled, report_counts
-from fedpref.evaluation.predictions import predictions_path, read_predictions
+from fedpref.evaluation.metrics import EvaluationCounts, pooled
+from fedpref.evaluation.predictions import predictions_path, read_predictions, scored_again
 from fedpref.experiment.plan import Experiment, Job
 from fedpref.federation.report import WITHHELD
 from fedpref.files import read_jsonl
-from fedpref.task import project
 
 Record = dict[str, Any]
 
@@ -144,13 +143,7 @@ def _rows(job: Job, site: SiteDirectory, record: Record) -> dict[str, ReportResu
                 line=line,
                 site=site.name,
             )
-        annotation = site.annotations[row.report_id]
-        counts = report_counts(
-            project(row.text, site.ontology),
-            annotation.structure,
-            annotation.ignore,
-            truncated=bool(row.counts.truncated),
-        )
+        counts = scored_again(row, site)
         stored, scored = stored + row.counts, scored + counts
         differing += counts != row.counts
         # Whose report it is, the site says, never the file.

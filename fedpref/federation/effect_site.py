@@ -16,8 +16,12 @@ from fedpref.data import Report, SiteDirectory
 from fedpref.errors import FedPrefError, RoundError
 from fedpref.evaluation.bootstrap import counts_array
 from fedpref.evaluation.federated_bootstrap import SiteTotals, Withheld, site_totals, too_few
-from fedpref.evaluation.metrics import report_counts
-from fedpref.evaluation.predictions import Prediction, predictions_file, read_predictions
+from fedpref.evaluation.predictions import (
+    Prediction,
+    predictions_file,
+    read_predictions,
+    scored_again,
+)
 from fedpref.evaluation.site_secret import SiteSecret, site_secret
 from fedpref.federation import wire
 from fedpref.federation.effect_budget import over_budget, record_answer
@@ -30,7 +34,7 @@ from fedpref.federation.effect_question import (
     Question,
 )
 from fedpref.federation.site_place import SitePlace
-from fedpref.task import ONTOLOGY, load_ontology, project
+from fedpref.task import ONTOLOGY, load_ontology
 
 _LOGGER = logging.getLogger("flwr")
 _AGAIN = "run that federation again at this site"
@@ -172,14 +176,7 @@ def _check_scores(
     site: SiteDirectory, secret: SiteSecret, asked: AskedRound, rows: Sequence[Prediction]
 ) -> None:
     """Raise RoundError unless every answer scores what is stored with it, as annotated now."""
-    scored = []
-    for row in rows:
-        annotation = site.annotations[row.report_id]
-        projection = project(row.text, site.ontology)
-        cut = bool(row.counts.truncated)
-        scored.append(
-            report_counts(projection, annotation.structure, annotation.ignore, truncated=cut)
-        )
+    scored = [scored_again(row, site) for row in rows]
     stored = [row.counts for row in rows]
     if stored != scored:
         one, other = (

@@ -177,6 +177,7 @@ class LocalSite:
             spec=self.spec,
             settings=config.training,
             dtype=self.base.dtype,
+            device_type=self.base.device_type,
             seed=config.seed,
             adjustment=adjustment,
         )
