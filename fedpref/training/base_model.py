@@ -49,6 +49,11 @@ class BaseModel:
     threads: int
 
     @property
+    def device_type(self) -> str:
+        """The kind of device, "cpu" or "cuda"."""
+        return self.device.partition(":")[0]
+
+    @property
     def context(self) -> int | None:
         """How many tokens the model can take, None if its configuration does not say."""
         return getattr(self.model.config.get_text_config(), "max_position_embeddings", None)

@@ -22,6 +22,7 @@ from fedpref.training.adapter import attach, load_state
 from fedpref.training.base_model import BaseModel
 from fedpref.training.encoding import EncodedPair
 from fedpref.training.preference_tree import TokenTree, pair_sequences, trees_of
+from fedpref.training.roots import METHOD_VERSION
 from fedpref.training.session import model_session
 from fedpref.training.tree_forward import (
     response_logps,
@@ -74,9 +75,9 @@ def reference_logps(
     """Return the root's log-probs of each pair; only what is not yet stored costs a forward.
 
     The store is one file a root in `store_dir`, named by the hash of all that the numbers depend on
-    (base weights, tokenizer, root, LoRA scale, precision, engine). Its rows are keyed by the hash
-    of the token ids that are computed together, so that a changed pair costs its group and the
-    others nothing. Floats come back exactly as they were computed.
+    (method, base weights, tokenizer, root, LoRA scale, precision, kind of device, engine). Its rows
+    are keyed by the hash of the token ids that are computed together, so that a changed pair costs
+    its group and the others nothing. Floats come back exactly as they were computed.
     """
     path = store_dir / f"{_store_key(base, spec, root_state, settings)}.jsonl"
     stored = _read(path) if path.exists() else {}
@@ -118,7 +119,7 @@ def _compute(
         return []
     collate = DataCollatorForPreference(pad_token_id=base.tokenizer.pad_token_id)
     autocast = (
-        torch.autocast(torch.device(base.device).type, dtype=torch.bfloat16)
+        torch.autocast(base.device_type, dtype=torch.bfloat16)
         if base.dtype == "bfloat16"
         else nullcontext()
     )
@@ -170,10 +171,12 @@ def _store_key(
 ) -> str:
     return digest(
         {
+            "method": METHOD_VERSION,
             "engine": settings.engine,
             "weights": base.weights_digest,
             "tokenizer": base.tokenizer_digest,
             "dtype": base.dtype,
+            "device": base.device_type,
             "spec": spec.digest,
             "root": state_digest(root_state),
         }

@@ -6,7 +6,7 @@ FedPref, Local, every strategy and a resumed run find the same root and never tr
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from fedpref.adapter_state import AdapterSpec, load_adapter, save_adapter, state_digest
 from fedpref.errors import AdapterError
@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
 _ADAPTER = "adapter"
 _RECORD = "root.json"
-# Raised whenever the same inputs would give another root, for example by another optimiser.
-_METHOD_VERSION = 1
+# Part of the key of all that is stored of training, roots and reference log-probs. Raised whenever
+# the same inputs would give other numbers, for example by another optimiser or another sum.
+METHOD_VERSION: Final = 2
 
 
 def root_key(
@@ -34,6 +35,7 @@ def root_key(
     spec: AdapterSpec,
     settings: "TrainingSettings",
     dtype: str,
+    device_type: str,
     seed: int,
     adjustment: Adjustment = AS_USUAL,
 ) -> str:
@@ -44,7 +46,7 @@ def root_key(
     """
     return digest(
         {
-            "method": _METHOD_VERSION,
+            "method": METHOD_VERSION,
             "weights": weights_digest,
             "tokenizer": tokenizer_digest,
             "prompt": prompt_digest,
@@ -52,6 +54,7 @@ def root_key(
             "initial": initial_digest,
             "spec": spec.digest,
             "dtype": dtype,
+            "device": device_type,
             "seed": seed,
             "settings": {
                 "engine": settings.engine,

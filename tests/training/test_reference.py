@@ -11,6 +11,7 @@ from tiny_models import SETTINGS, byte_tokenizer, make_pairs, with_settings
 
 from fedpref.errors import DataError, TrainingError
 from fedpref.training import reference
+from fedpref.training.base_model import BaseModel
 from fedpref.training.encoding import EncodedPair
 from fedpref.training.reference import reference_logps, sequence_logps
 from fedpref.training.session import adapter_session
@@ -145,9 +146,17 @@ def test_pairs_of_the_same_tokens_all_have_their_numbers(
     assert len(forwards) == 1
 
 
-@pytest.mark.parametrize("what", ["root", "scale", "weights", "tokenizer", "dtype", "engine"])
+@pytest.mark.parametrize(
+    "what", ["root", "scale", "weights", "tokenizer", "dtype", "device", "engine", "method"]
+)
 def test_whatever_the_numbers_depend_on_is_in_the_key(
-    base: Any, spec: Any, root: Any, forwards: list[str], tmp_path: Path, what: str
+    base: Any,
+    spec: Any,
+    root: Any,
+    forwards: list[str],
+    tmp_path: Path,
+    what: str,
+    monkeypatch: Any,
 ) -> None:
     settings = SETTINGS
     reference_logps(base, spec, root, PAIRS[:1], settings, tmp_path)
@@ -158,6 +167,10 @@ def test_whatever_the_numbers_depend_on_is_in_the_key(
         spec = replace(spec, alpha=spec.alpha * 2)
     elif what == "dtype":
         base = replace(base, dtype="bfloat16")
+    elif what == "device":
+        monkeypatch.setattr(BaseModel, "device_type", "cuda")
+    elif what == "method":
+        monkeypatch.setattr(reference, "METHOD_VERSION", reference.METHOD_VERSION + 1)
     elif what == "engine":
         settings = with_settings(engine="trl")
     else:

@@ -11,6 +11,7 @@ from tiny_models import SETTINGS, with_settings
 
 from fedpref.adapter_state import initial_state, state_digest
 from fedpref.errors import AdapterError
+from fedpref.training import roots
 from fedpref.training.adjustment import Adjustment
 from fedpref.training.roots import load_root, root_key, store_root
 from fedpref.training.session import model_session
@@ -27,18 +28,20 @@ def key(spec: Any, **changes: Any) -> str:
         "spec": spec,
         "settings": SETTINGS,
         "dtype": "float32",
+        "device_type": "cpu",
         "seed": 1,
     }
     return root_key(**(values | changes))
 
 
-def test_the_key_changes_with_all_that_determines_the_root(spec: Any) -> None:
+def test_the_key_changes_with_all_that_determines_the_root(spec: Any, monkeypatch: Any) -> None:
     keys = [
         key(spec),
         *(key(spec, **{f"{n}_digest": "x"}) for n in ("weights", "tokenizer", "prompt", "pairs")),
         key(spec, initial_digest="x"),
         key(replace(spec, alpha=1.0)),
         key(spec, dtype="bfloat16"),
+        key(spec, device_type="cuda"),
         key(spec, seed=2),
         key(spec, settings=with_settings(sft_learning_rate=0.5)),
         key(spec, settings=with_settings(accumulation=24)),
@@ -48,6 +51,8 @@ def test_the_key_changes_with_all_that_determines_the_root(spec: Any) -> None:
         key(spec, adjustment=Adjustment(proximal_mu=0.2)),
         key(spec, adjustment=Adjustment(freeze_a=True)),
     ]
+    monkeypatch.setattr(roots, "METHOD_VERSION", roots.METHOD_VERSION + 1)
+    keys.append(key(spec))
     assert len(set(keys)) == len(keys)
 
 
