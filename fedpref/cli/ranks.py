@@ -157,9 +157,10 @@ def print_tests(shown: Mapping[str, Any], console: Console) -> None:
         f"Friedman ({_said(shown)}): chi-square {friedman['statistic']:.2f}, {friedman['degrees']} "
         f"degrees of freedom, p {p_value(friedman['p_value'])}"
     )
-    for said in reads_of_few(Ranking.model_validate_json(json.dumps(shown))):
+    ranked = Ranking.model_validate_json(json.dumps(shown))
+    for said in reads_of_few(ranked):
         console.print(said, style="dim")
-    console.print(_pairs_table(shown))
+    console.print(_pairs_table(ranked, shown["nemenyi"]["critical_difference"]))
     if friedman["p_value"] >= ALPHA:
         console.print(
             f"Friedman's test finds no difference at {ALPHA:g}, so none between two arms is claimed"
@@ -197,24 +198,21 @@ def _said(shown: Mapping[str, Any]) -> str:
     return said
 
 
-def _pairs_table(shown: Mapping[str, Any]) -> Table:
+def _pairs_table(ranked: Ranking, critical_difference: float) -> Table:
     """Return one row a pair of arms: the difference of average ranks, p, and what it says."""
-    nemenyi = shown["nemenyi"]
-    claimed = shown["friedman"]["p_value"] < ALPHA
     table = Table(
-        title=f"Nemenyi: critical difference {nemenyi['critical_difference']:.2f} at {ALPHA:g}",
+        title=f"Nemenyi: critical difference {critical_difference:.2f} at {ALPHA:g}",
         title_justify="left",
     )
     for column in ("ahead", "behind", "ranks apart", "p", "differ"):
         left = column in ("ahead", "behind")
         table.add_column(column, justify="left" if left else "right", overflow="fold")
-    for pair in nemenyi["pairs"]:
-        ahead, behind = (pair["a"], pair["b"])[:: 1 if pair["difference"] <= 0 else -1]
+    for pair in ranked.apart():
         table.add_row(
-            escape(arm_title(ahead)),
-            escape(arm_title(behind)),
-            f"{abs(pair['difference']):.2f}",
-            p_value(pair["p_value"]),
-            "yes" if claimed and pair["p_value"] < ALPHA else "no",
+            escape(arm_title(pair.ahead)),
+            escape(arm_title(pair.behind)),
+            f"{pair.ranks:.2f}",
+            p_value(pair.p_value),
+            "yes" if pair.differ else "no",
         )
     return table

@@ -72,6 +72,16 @@ class NemenyiTest(Part):
     pairs: tuple[NemenyiPair, ...]
 
 
+class Apart(Part):
+    """Two arms by their average ranks; `differ`: both tests find them different."""
+
+    ahead: ArmName
+    behind: ArmName
+    ranks: float
+    p_value: float
+    differ: bool
+
+
 class Ranking(Part):
     """Ranks by one score with both tests; `degenerate` says why there are none."""
 
@@ -81,6 +91,23 @@ class Ranking(Part):
     friedman: FriedmanTest | None
     nemenyi: NemenyiTest | None
     degenerate: str | None
+
+    def apart(self) -> tuple[Apart, ...]:
+        """Return every pair of arms; a difference counts only where Friedman's test finds any."""
+        if self.friedman is None or self.nemenyi is None:
+            return ()
+        alpha = self.nemenyi.alpha
+        found = self.friedman.p_value < alpha
+        return tuple(
+            Apart(
+                ahead=pair.a if pair.difference <= 0 else pair.b,
+                behind=pair.b if pair.difference <= 0 else pair.a,
+                ranks=abs(pair.difference),
+                p_value=pair.p_value,
+                differ=found and pair.p_value < alpha,
+            )
+            for pair in self.nemenyi.pairs
+        )
 
 
 class ArmMeans(Part):
@@ -178,10 +205,9 @@ def ranking_sentences(ranking: Ranking, score: str) -> tuple[str, ...]:
     test, alpha = ranking.friedman, ranking.nemenyi.alpha
     found = test.p_value < alpha
     apart = [
-        f"{arm_title(a)} and {arm_title(b)}"
-        for pair in ranking.nemenyi.pairs
-        for a, b in [(pair.a, pair.b)]
-        if found and pair.p_value < alpha
+        f"{arm_title(pair.ahead)} and {arm_title(pair.behind)}"
+        for pair in ranking.apart()
+        if pair.differ
     ]
     at_best = f"; so few partitions could not give less than {p_value(test.least_p)}"
     said.append(
@@ -292,24 +318,18 @@ def _tests_table(found: Partitions) -> Table:
 
 
 def _pairs_table(found: Partitions) -> Table:
-    rows = []
-    for score, ranking in found.rankings.items():
-        if ranking.nemenyi is None or ranking.friedman is None:
-            continue
-        alpha = ranking.nemenyi.alpha
-        claimed = ranking.friedman.p_value < alpha
-        for pair in ranking.nemenyi.pairs:
-            ahead, behind = (pair.a, pair.b)[:: 1 if pair.difference <= 0 else -1]
-            rows.append(
-                (
-                    SCORES[score].capitalize(),
-                    arm_title(ahead),
-                    arm_title(behind),
-                    abs(pair.difference),
-                    pair.p_value,
-                    "yes" if claimed and pair.p_value < alpha else "no",
-                )
-            )
+    rows = [
+        (
+            SCORES[score].capitalize(),
+            arm_title(pair.ahead),
+            arm_title(pair.behind),
+            pair.ranks,
+            pair.p_value,
+            "yes" if pair.differ else "no",
+        )
+        for score, ranking in found.rankings.items()
+        for pair in ranking.apart()
+    ]
     return Table(
         name="nemenyi",
         title="Nemenyi's test of every pair",
