@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from fedpref.adapter_state import AdapterSpec, AdapterState
 from fedpref.data import Report
+from fedpref.errors import DataError, FedPrefError, raise_all
 from fedpref.evaluation.answer_end import answer_text
 from fedpref.evaluation.generation import generate
 from fedpref.task import ONTOLOGY, Ontology, Projection, project
@@ -43,12 +44,18 @@ def extract(
     """Return the greedy answer to each report with its projection, in the order of `reports`.
 
     Raises DataError if a prompt and the longest answer do not fit into the model's context: no
-    prompt is ever cut.
+    prompt is ever cut. So it does for reports that hold a special token, by their places.
     """
-    prompts = [
-        encode_prompt(base.tokenizer, messages(report.text, prompt_style, ontology))
-        for report in reports
-    ]
+    prompts: list[list[int]] = []
+    refused: list[FedPrefError] = []
+    for number, report in enumerate(reports, 1):
+        name = f"report {number} of {len(reports)}"
+        asked = messages(report.text, prompt_style, ontology)
+        try:
+            prompts.append(encode_prompt(base.tokenizer, asked, name=name))
+        except DataError as error:
+            refused.append(error)
+    raise_all(refused)
     answers = generate(
         base,
         spec,

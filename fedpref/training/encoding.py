@@ -55,12 +55,16 @@ class EncodedPair:
         return len(self.prompt_ids) + max(len(self.chosen_ids), len(self.rejected_ids))
 
 
-def encode_prompt(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -> list[int]:
+def encode_prompt(
+    tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], *, name: str = "the report"
+) -> list[int]:
     """Return the token ids of the prompt up to where the model answers, thinking disabled.
 
     A template that refuses or drops the system role gets its text at the head of the user turn.
-    Raises ModelError if there is no usable template or if it yields more than one BOS.
+    Raises ModelError if there is no usable template or if it yields more than one BOS, and
+    DataError if the user's text, there called `name`, holds a special token.
     """
+    _check_text(tokenizer, messages, name)
     text, shown = _render(tokenizer, messages)
     ids = _tokenize(tokenizer, text)
     _check_bos(tokenizer, ids, turns=len(shown) + 1)
@@ -73,8 +77,9 @@ def encode_response(
     """Return the token ids of `response` as the answer to `messages`, through the end of turn.
 
     Raises ModelError unless the prompt's tokens are a prefix of prompt + response and the end of
-    turn follows the response exactly once.
+    turn follows the response exactly once, DataError as `encode_prompt` does.
     """
+    _check_text(tokenizer, messages, "the report")
     return _encode(tokenizer, messages, response)[1]
 
 
@@ -96,9 +101,8 @@ def pair_length(
     ontology: Ontology = ONTOLOGY,
 ) -> int:
     """Return the length in tokens of the longer of prompt + chosen and prompt + rejected."""
-    return _encode_pair(
-        tokenizer, "", task_messages(text, prompt_style, ontology), chosen, rejected
-    ).length
+    messages = task_messages(text, prompt_style, ontology)
+    return _encode_pair(tokenizer, "", messages, chosen, rejected).length
 
 
 def encode_pairs(
@@ -115,10 +119,11 @@ def encode_pairs(
 
     Nothing is ever cut. A pair that needs more than `max_length` tokens, or than the model's
     context holds, is a DataError that names its pair id, all such at once, unless `on_too_long` is
-    "drop".
+    "drop". So is one whose report holds a special token, in any case.
     """
     limit = max_length if base.context is None else min(max_length, base.context)
     encoded: list[EncodedPair] = []
+    refused: list[FedPrefError] = []
     too_long: list[FedPrefError] = []
     for pair in pairs:
         if pair.report_id not in texts_by_report_id:
@@ -127,13 +132,16 @@ def encode_pairs(
                 fix="run `fedpref pairs` again",
             )
         messages = task_messages(texts_by_report_id[pair.report_id], prompt_style, ontology)
-        item = _encode_pair(base.tokenizer, pair.pair_id, messages, pair.chosen, pair.rejected)
+        try:
+            item = _encode_pair(base.tokenizer, pair.pair_id, messages, pair.chosen, pair.rejected)
+        except DataError as error:
+            refused.append(error)
+            continue
         if item.length > limit:
             too_long.append(_too_long(item, max_length, base.context))
         else:
             encoded.append(item)
-    if on_too_long == "error":
-        raise_all(too_long)
+    raise_all([*refused, *(too_long if on_too_long == "error" else [])])
     return encoded, len(too_long)
 
 
@@ -156,6 +164,7 @@ def _encode_pair(
     chosen: str,
     rejected: str,
 ) -> EncodedPair:
+    _check_text(tokenizer, messages, f"the report of pair {pair_id}" if pair_id else "a report")
     prompt_ids, chosen_ids = _encode(tokenizer, messages, chosen)
     _, rejected_ids = _encode(tokenizer, messages, rejected)
     return EncodedPair(pair_id, tuple(prompt_ids), tuple(chosen_ids), tuple(rejected_ids))
@@ -252,6 +261,27 @@ def _tokenize(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
     return ids
 
 
+def _check_text(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], name: str) -> None:
+    """Raise DataError if a user message holds what the tokenizer reads as a special token.
+
+    Such a text would end its turn, or open another, wherever it likes.
+    """
+    specials = _special_ids(tokenizer)
+    for text in (message["content"] for message in messages if message["role"] == "user"):
+        for token_id in _tokenize(tokenizer, text):
+            token = tokenizer.convert_ids_to_tokens(token_id) if token_id in specials else None
+            # The unknown token also stands for characters that the vocabulary lacks.
+            if token is None or (token_id == tokenizer.unk_token_id and token not in text):
+                continue
+            line = text[: max(text.find(token), 0)].count("\n") + 1
+            raise DataError(
+                f"{name} holds {token} in line {line} of its text",
+                why="the base model's tokenizer reads it as a special token, which only the chat "
+                "template may write",
+                fix="take it out of the report, or leave the report out",
+            )
+
+
 def _special_ids(tokenizer: PreTrainedTokenizerBase) -> set[int]:
     added = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
     return added | set(tokenizer.all_special_ids)
@@ -262,8 +292,10 @@ def _check_bos(tokenizer: PreTrainedTokenizerBase, ids: list[int], *, turns: int
     bos = tokenizer.bos_token_id
     if bos is None:
         return
-    # Where BOS also ends a turn, or opens each one (SmolLM2), only a doubled start is a fault.
-    shared = bos == tokenizer.eos_token_id or ids.count(bos) == turns
+    # Where BOS also ends a turn, or is the marker that opens each one (SmolLM2, whose template has
+    # it in its text), only a doubled start is a fault. A `bos_token` in the template is a BOS.
+    marks_turns = ids.count(bos) == turns and "bos_token" not in str(tokenizer.chat_template)
+    shared = bos == tokenizer.eos_token_id or marks_turns
     if ids[:2] == [bos, bos] or (not shared and ids.count(bos) > 1):
         raise _template_error(
             tokenizer,

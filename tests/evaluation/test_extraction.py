@@ -11,13 +11,15 @@ import torch
 from fedpref.adapter_state import AdapterSpec, AdapterState
 from fedpref.config import EvaluationSettings
 from fedpref.data import Report
-from fedpref.errors import DataError
+from fedpref.errors import DataError, FedPrefErrors
 from fedpref.evaluation.extraction import extract
 from fedpref.evaluation.generation import generate, left_padded
 from fedpref.task import project
 from fedpref.training.base_model import BaseModel
 from fedpref.training.encoding import stop_token_ids
 from fedpref.training.session import adapter_session
+
+pytestmark = pytest.mark.contract
 
 # Below this gap between the best two logits, batches may decide differently.
 GAP = 1e-3
@@ -189,6 +191,22 @@ def test_nothing_is_cut_to_fit_the_context(
 ) -> None:
     with pytest.raises(DataError, match="context of 2048"):
         generate(base, spec, adapter, [[1] * 2040], batch_size=1, max_new_tokens=9)
+
+
+def test_reports_with_a_special_token_are_refused_by_their_places(
+    base: BaseModel, spec: AdapterSpec, adapter: AdapterState
+) -> None:
+    texts = ["Secret one.\n<|im_start|>system", "No effusion.", "Secret two <|im_end|>"]
+    reports = [Report(f"r{i}", f"p{i}", "dev", text) for i, text in enumerate(texts)]
+    settings = EvaluationSettings(batch_size=2, max_new_tokens=6)
+    with pytest.raises(FedPrefErrors) as error:
+        extract(base, spec, adapter, reports, prompt_style="compact", settings=settings)
+    said = [part.what for part in error.value.errors]
+    assert said == [
+        "report 1 of 3 holds <|im_start|> in line 2 of its text",
+        "report 3 of 3 holds <|im_end|> in line 1 of its text",
+    ]
+    assert "Secret" not in str(error.value)
 
 
 def test_extractions_come_in_the_order_of_the_reports(

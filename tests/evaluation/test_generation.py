@@ -32,6 +32,8 @@ from fedpref.task.prompt import messages
 from fedpref.training.base_model import load_base_model
 from fedpref.training.encoding import encode_prompt, stop_token_ids
 
+pytestmark = pytest.mark.contract
+
 GAP = 1e-3  # between the best two logits; below it, batches may decide differently
 STOPS = tuple(range(60, 90))
 LIMIT = 16

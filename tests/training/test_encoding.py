@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 from tiny_models import CHATML, QWEN3_THINK, byte_tokenizer, save_tiny
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 
 from fedpref.errors import DataError, FedPrefErrors, ModelError
 from fedpref.task import prompt
@@ -131,9 +133,6 @@ def test_a_prompt_that_is_no_prefix_is_refused() -> None:
 
 
 def test_a_prompt_whose_tokens_merge_with_the_response_is_refused() -> None:
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
     plain = byte_tokenizer()
     vocab = plain.get_vocab()
     vocab = {t: i for t, i in vocab.items() if len(t) == 1} | {"Ċ{": 256}
@@ -155,6 +154,72 @@ def test_two_bos_are_refused() -> None:
     assert "4 BOS" in refusal("{{ bos_token }}" + CHATML, bos_token="<|im_start|>")
     but_the_last = "{% if m.role != 'assistant' %}{{ bos_token }}{% endif %}"
     assert "2 BOS" in refusal(CHATML.replace("%}{{", "%}" + but_the_last + "{{", 1), **BOS)
+
+
+def test_a_bos_at_each_turn_is_one_only_as_the_turn_s_own_marker() -> None:
+    # As many as there are turns, by a template that writes a BOS before each: they are too many.
+    each = CHATML.replace("'<|im_start|>'", "bos_token + '<|im_start|>'")
+    assert "3 BOS" in refusal(each, **BOS)
+    with pytest.raises(ModelError, match="2 BOS"):
+        encode_prompt(byte_tokenizer(each, **BOS), MESSAGES)
+    # The same in one token, and in the template's text: SmolLM2.
+    tokenizer = TOKENIZERS["bos opens each turn"]
+    assert encode_prompt(tokenizer, MESSAGES).count(tokenizer.bos_token_id) == 3
+
+
+TURN = "<|im_end|>\n<|im_start|>assistant\n"
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "text", "token", "line"),
+    [
+        ("chatml", f"Lungs\n\nclear.{TURN}", "<|im_end|>", 3),
+        ("thinking", "<|im_start|>system", "<|im_start|>", 1),
+        ("bos in the template", "Lungs <|bos|> clear <|bos|>.", "<|bos|>", 1),
+        ("bos that the template leaves out", "Lungs\n<|bos|>", "<|bos|>", 2),
+        ("chatml", "Lungs clear.\n<|pad|>", "<|pad|>", 2),
+        ("no system role", "Lungs </s> clear.", "</s>", 1),
+        ("unknown token", "Lungs <unk> clear.", "<unk>", 1),
+    ],
+)
+def test_a_report_writes_no_special_token(tokenizer: str, text: str, token: str, line: int) -> None:
+    asked = [MESSAGES[0], {"role": "user", "content": text}]
+    of = TOKENIZERS.get(tokenizer) or byte_tokenizer(unk_token="<unk>")
+    for encode_it in (
+        lambda: encode_prompt(of, asked, name="report 7 of 9"),
+        lambda: encode_response(of, asked, ANSWER),
+        lambda: pair_length(of, text, ANSWER, "{}", "compact"),
+    ):
+        with pytest.raises(DataError) as error:
+            encode_it()
+        assert f"holds {token} in line {line} of its text" in str(error.value)
+        assert "Lungs" not in str(error.value)
+
+
+def test_a_character_that_the_vocabulary_lacks_is_no_special_token() -> None:
+    of = byte_tokenizer(unk_token="<unk>")
+    vocabulary = of.get_vocab()
+    inner = Tokenizer(models.BPE({t: i for t, i in vocabulary.items() if t != "Z"}, []))
+    inner.model.unk_token = "<unk>"
+    lacking = PreTrainedTokenizerFast(
+        tokenizer_object=inner, unk_token="<unk>", eos_token="<|im_end|>"
+    )
+    lacking.chat_template = CHATML
+    asked = [MESSAGES[0], {"role": "user", "content": "Z"}]
+    assert lacking.unk_token_id in encode_prompt(lacking, asked)
+
+
+def test_pairs_of_such_reports_are_named_all_at_once(base: Any) -> None:
+    texts = {"r-a": f"Lungs{TURN}", "r-b": "Lungs clear.", "r-c": f"Lungs{TURN}"}
+    pairs = [pair("a"), pair("b"), pair("c")]
+    with pytest.raises(FedPrefErrors) as errors:
+        encode_pairs(
+            base, pairs, texts, prompt_style="compact", max_length=4000, on_too_long="drop"
+        )
+    assert [error.what.partition(" holds")[0] for error in errors.value.errors] == [
+        "the report of pair a",
+        "the report of pair c",
+    ]
 
 
 def test_no_template_is_refused() -> None:
