@@ -15,12 +15,13 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from tiny_models import SETTINGS, make_pairs, save_tiny, with_settings
+from tiny_models import LORA, SETTINGS, make_pairs, save_tiny, with_settings
 from transformers import Trainer
 
 from fedpref.adapter_state import initial_state, state_digest
 from fedpref.config import LoraSettings
 from fedpref.errors import TrainingError
+from fedpref.evaluation.generation import generate
 from fedpref.training.adapter import make_spec
 from fedpref.training.base_model import load_base_model
 from fedpref.training.dpo import train_dpo
@@ -60,6 +61,13 @@ def train_everything(base: Any, spec: Any, state: Any, settings: Any = SETTINGS)
     trained = train_dpo(base, spec, root.state, PAIRS, reference, settings)
     assert trained is not None
     return trained
+
+
+def evaluate(base: Any, spec: Any, state: Any) -> None:
+    """Generation in batches, and the log-probs of preference accuracy."""
+    prompts = [pair.prompt_ids for pair in PAIRS]
+    generate(base, spec, state, prompts, batch_size=2, max_new_tokens=8)
+    sequence_logps(base, spec, state, PAIRS, SETTINGS)
 
 
 @pytest.mark.parametrize("checkpointing", [False, True])
@@ -121,15 +129,31 @@ def test_threads_are_pinned_inside(base: Any) -> None:
 
 def test_no_trainer_lives_on_and_memory_is_flat(base: Any, spec: Any, state: Any) -> None:
     train_everything(base, spec, state)
+    evaluate(base, spec, state)
     gc.collect()
     count = len(gc.get_objects())
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for _ in range(4):
         train_everything(base, spec, state)
+        evaluate(base, spec, state)
     assert not [o for o in gc.get_objects() if isinstance(o, Trainer)]
     gc.collect()
     assert len(gc.get_objects()) - count < 500
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak < 10_000  # kilobytes
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_memory_of_a_gpu_is_flat(tmp_path: Path) -> None:
+    base = load_base_model(save_tiny(tmp_path), device="cuda")
+    spec = make_spec(base, LORA)
+    state = initial_state(spec, 7)
+    allocated = []
+    for _ in range(4):
+        train_everything(base, spec, state)
+        evaluate(base, spec, state)
+        torch.cuda.synchronize()
+        allocated.append(torch.cuda.memory_allocated())
+    assert len(set(allocated[1:])) == 1
 
 
 def test_same_inputs_same_bits_whatever_ran_before(base: Any, spec: Any, state: Any) -> None:
