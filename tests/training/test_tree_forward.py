@@ -119,6 +119,7 @@ def test_gradient_checkpointing(family: str) -> None:
         assert (saved[name] - value).abs().max() <= 1e-9
 
 
+@pytest.mark.long  # test_trajectory.py follows the trainers themselves, with two families
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_a_whole_trajectory(family: str, *, checkpointing: bool) -> None:
