@@ -12,7 +12,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3Config
 from fedpref.demo import DEMO_MODEL_FOLDER
 from fedpref.training.base_model import BaseModel
 
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 _QWEN3: dict[str, Any] = {
     "vocab_size": 151_936,
     "head_dim": 128,
@@ -63,7 +62,7 @@ def random_base(shape: str, *, dtype: str, device: str, threads: int = 1) -> Bas
     with torch.random.fork_rng(), torch.device(device):
         torch.manual_seed(0)
         config = Qwen3Config(**SHAPES[shape], **ids)
-        model = AutoModelForCausalLM.from_config(config, dtype=_DTYPES[dtype])
+        model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype))
     model.eval()
     model.requires_grad_(False)
     return BaseModel(

@@ -35,7 +35,6 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import date
 from functools import partial
-from itertools import takewhile
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -56,6 +55,7 @@ from fedpref.config import LoraSettings, TrainingSettings
 from fedpref.data import SiteDirectory, site_directories
 from fedpref.demo.sites import ensure_demo_sites
 from fedpref.evaluation.generation import generate
+from fedpref.evaluation.shared_prefix import common_prefix
 from fedpref.files import atomic_write
 from fedpref.preference.dataset import read_pairs
 from fedpref.task.prompt import messages
@@ -506,17 +506,11 @@ def write(path: Path | None, result: Mapping[str, Any]) -> None:
         atomic_write(path, json.dumps(result, indent=1) + "\n")
 
 
-def common_beginning(sequences: Sequence[Sequence[int]]) -> int:
-    """Return how many tokens all sequences begin with alike."""
-    alike = (len(set(column)) == 1 for column in zip(*sequences, strict=False))
-    return sum(1 for _ in takewhile(bool, alike))
-
-
 def tokens_of(pairs: Sequence[EncodedPair]) -> dict[str, float]:
     """Return mean lengths of the pairs, and what all their prompts begin with."""
     return {
         "prompt": fmean(len(pair.prompt_ids) for pair in pairs),
-        "in common": float(common_beginning([pair.prompt_ids for pair in pairs])),
+        "in common": float(len(common_prefix([pair.prompt_ids for pair in pairs]))),
         "chosen": fmean(len(pair.chosen_ids) for pair in pairs),
         "rejected": fmean(len(pair.rejected_ids) for pair in pairs),
     }

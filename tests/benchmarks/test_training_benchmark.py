@@ -60,11 +60,6 @@ def test_the_losses_of_each_way_can_be_seen(training: Any) -> None:
     assert training.deviations(rows) == {"DPO, FedPref": pytest.approx(2e-6)}
 
 
-def test_the_common_beginning_is_counted_in_tokens(training: Any) -> None:
-    assert training.common_beginning([(1, 2, 3), (1, 2, 4, 5), (1, 2)]) == 2
-    assert training.common_beginning([(1,), (2,)]) == 0
-
-
 def test_the_largest_group_has_the_most_tokens(training: Any) -> None:
     pair = training.EncodedPair
     pairs = [pair(str(i), (0,) * size, (1,), (1,)) for i, size in enumerate((9, 1, 6, 6, 11))]
