@@ -34,7 +34,10 @@ def main(grid: Grid, context: Context) -> None:
         cohort = join(
             grid, config, adapter_hash=run.adapter_hash(done - 1), root_hash=run.adapter_hash(0)
         )
-        agreement = run.begin(agree(cohort.handshakes, known_to_coordinator(config)))
+        agreement = agree(cohort.handshakes, known_to_coordinator(config))
+        if not config.resume:
+            ready_strategy(config, agreement)  # what it lacks shows before anything is written
+        agreement = run.begin(agreement)
         if config.strategy == LOCAL:
             each_alone(federate, grid, config, run, cohort, agreement)
         else:

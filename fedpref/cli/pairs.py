@@ -56,7 +56,10 @@ def pairs(
     """
     chosen = make_teachers(teachers)
     loaded = load_sites(sites)
-    length_of = None if model is None else _length_of(model, prompt_style.value)
+    length_of: LengthOf | None = None
+    context: int | None = None
+    if model is not None:
+        length_of, context = _length_of(model, prompt_style.value)
     audits: list[Audit] = []
     rows: list[dict[str, Any]] = []
     for site in loaded:
@@ -65,7 +68,7 @@ def pairs(
             [teacher.name for teacher in chosen],
             min_margin=min_margin,
             length_of=length_of,
-            max_length=max_length,
+            max_length=min(max_length, context or max_length),
             on_too_long=on_too_long.value,
             teacher_hashes={teacher.name: teacher.digest for teacher in chosen},
         )
@@ -111,10 +114,14 @@ def _sites_table(rows: Sequence[dict[str, Any]]) -> Table:
     return table
 
 
-def _length_of(model: str, style: PromptStyle) -> LengthOf:
+def _length_of(model: str, style: PromptStyle) -> tuple[LengthOf, int | None]:
+    """Return how long pairs are for a base model, and how many tokens it takes."""
     # Only here: without --model, this command needs no torch.
     from fedpref.training.base_model import load_base_model  # noqa: PLC0415
     from fedpref.training.encoding import pair_length  # noqa: PLC0415
 
-    tokenizer = load_base_model(model).tokenizer
-    return lambda text, chosen, rejected: pair_length(tokenizer, text, chosen, rejected, style)
+    base = load_base_model(model)
+    return (
+        lambda text, chosen, rejected: pair_length(base.tokenizer, text, chosen, rejected, style),
+        base.context,
+    )

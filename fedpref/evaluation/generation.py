@@ -62,7 +62,7 @@ def generate(
     """
     if not prompts:
         return []
-    _check_context(base, max(map(len, prompts)), max_new_tokens)
+    check_context(base, prompts, max_new_tokens)
     with adapter_session(base, spec, state) as peft_model, torch.inference_mode():
         if base.dtype == "float32":
             # Half the time of a small model goes into the adapter's own products. A merge allocates
@@ -233,7 +233,9 @@ def _batches(prompts: Sequence[Sequence[int]], size: int) -> Iterator[list[int]]
         yield order[start : start + size]
 
 
-def _check_context(base: BaseModel, longest: int, max_new_tokens: int) -> None:
+def check_context(base: BaseModel, prompts: Sequence[Sequence[int]], max_new_tokens: int) -> None:
+    """Raise DataError if the longest prompt and answer do not fit into the model's context."""
+    longest = max(map(len, prompts), default=0)
     if base.context is not None and longest + max_new_tokens > base.context:
         raise DataError(
             f"a prompt of {longest} tokens and {max_new_tokens} new ones exceed the base model's "

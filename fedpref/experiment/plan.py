@@ -8,6 +8,7 @@ strategies are compared, each is an arm that averages the same roots in its own 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -261,22 +262,18 @@ def _sites(folder: Path, ontology: Ontology) -> tuple[SiteDirectory, ...]:
 def _check_enough_sites(experiment: Experiment, pairs: Pairs) -> None:
     """Raise, for all arms at once, if a strategy needs more sites than there are."""
     with_pairs = sum(any(pair.split == "train" for pair in own) for own in pairs.values())
-    problems: list[FedPrefError] = []
-    collected(problems, lambda: check_site_count(experiment.config, len(experiment.sites)))
+    sites, problems = len(experiment.sites), list[FedPrefError]()
+    collected(problems, lambda: check_site_count(experiment.config, sites))
+
+    def check(config: RunConfig) -> None:
+        check_enough_sites(config, make_strategy(config), sites=sites, with_pairs=with_pairs)
+
     for arm in experiment.arms:
-        config = arm.of(experiment.config)
-        if arm.pooled:
-            continue
-        try:
-            check_enough_sites(
-                config, make_strategy(config), sites=len(experiment.sites), with_pairs=with_pairs
-            )
-        except ConfigError as error:
-            # Of several partitions, one may be too small.
-            problems.append(
-                ConfigError(error.what, why=error.why, fix=error.fix, file=config.sites)
-            )
-    raise_all(problems)
+        if not arm.pooled:
+            collected(problems, partial(check, arm.of(experiment.config)))
+    # Of several partitions, one may be too small.
+    folder = experiment.config.sites
+    raise_all([ConfigError(e.what, why=e.why, fix=e.fix, file=folder) for e in problems])
 
 
 def _plan(experiment: Experiment, pairs: Pairs, model: Mapping[str, str]) -> dict[str, Any]:

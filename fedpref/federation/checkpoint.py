@@ -32,6 +32,7 @@ from fedpref.federation.progress import say
 from fedpref.federation.report import score_line, side_by_side
 from fedpref.files import atomic_write, read_jsonl, write_jsonl
 from fedpref.residual import load_served, spec_of
+from fedpref.write_once import write_once
 
 Record = dict[str, Any]
 
@@ -57,12 +58,7 @@ class RunDirectory:
         run_id = config.run_id or time.strftime("%Y%m%d-%H%M%S-") + config.digest[:8]
         run = cls(Path(config.runs_dir).absolute() / run_id, config)
         if (run.path / "config.json").exists():
-            raise ConfigError(
-                f"the run {run_id!r} exists already",
-                file=run.path,
-                fix="set resume to that directory to go on with it, or choose another run-id",
-                key="run-id",
-            )
+            raise run._exists()
         return run
 
     def of_site(self, site: str) -> "RunDirectory":
@@ -84,20 +80,20 @@ class RunDirectory:
         yield from range(len(self.records()), self.config.rounds + 1)
 
     def begin(self, agreement: Agreement) -> Agreement:
-        """Record the configuration, unless the run has begun before, and what sites agreed on.
+        """Record the configuration, of a new run, and what the sites agreed on.
 
-        Returns and raises what `agree` does. A run that no site has joined leaves nothing.
+        Returns and raises what `agree` does; ConfigError if another process has begun this run
+        since it was opened. A run that no site has joined leaves nothing.
         """
-        if not (self.path / "config.json").exists():
-            self._write_json(
-                "config.json",
-                {
-                    "config": self.config.to_flat(),
-                    "digest": self.config.digest,
-                    "fedpref": __version__,
-                    "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-                },
-            )
+        if not self.config.resume:
+            record = {
+                "config": self.config.to_flat(),
+                "digest": self.config.digest,
+                "fedpref": __version__,
+                "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            }
+            if not write_once(self.path / "config.json", _json(record).encode()):
+                raise self._exists()
         return self.agree(agreement)
 
     def agree(self, agreement: Agreement) -> Agreement:
@@ -214,8 +210,15 @@ class RunDirectory:
         return self.path / "adapters" / f"round-{round_}"
 
     def _write_json(self, name: str, value: Mapping[str, Any]) -> None:
-        text = json.dumps(value, indent=2, ensure_ascii=False)
-        atomic_write(self.path / name, text + "\n")
+        atomic_write(self.path / name, _json(value))
+
+    def _exists(self) -> ConfigError:
+        return ConfigError(
+            f"the run {self.path.name!r} exists already",
+            file=self.path,
+            fix="set resume to that directory to go on with it, or choose another run-id",
+            key="run-id",
+        )
 
     def _check_same_config(self) -> None:
         path = self.path / "config.json"
@@ -243,6 +246,10 @@ class RunDirectory:
                 if before.get(key) != value
             ]
         )
+
+
+def _json(value: Mapping[str, Any]) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
 
 
 def _short(value: object) -> str:

@@ -21,7 +21,9 @@ def over_budget(state: Path, question: str, limit: int) -> Withheld | None:
     answered = _answered(state)
     if question in answered or len(answered) < limit:
         return None
-    return Withheld(f"the site answers {limit} different questions and has done so")
+    return Withheld(
+        f"the site answers at most {limit} different questions (effect_questions in site.toml)"
+    )
 
 
 def record_answer(state: Path, question: str) -> None:

@@ -10,6 +10,7 @@ from fedpref.adapter_state import AdapterSpec, AdapterState, state_digest
 from fedpref.config import RunConfig
 from fedpref.data import SiteDirectory
 from fedpref.errors import FedPrefError, FedPrefErrors, TrainingError
+from fedpref.evaluation.extraction import encode_reports
 from fedpref.evaluation.metrics import EvaluationCounts
 from fedpref.evaluation.predictions import predictions_path
 from fedpref.evaluation.site_evaluation import evaluate_site
@@ -80,6 +81,19 @@ class LocalSite:
     def synthetic(self) -> bool:
         """Whether site.toml marks the reports as invented."""
         return self.site.info.synthetic
+
+    def check(self) -> None:
+        """Raise DataError for development reports or pairs that no evaluation could take."""
+        if self.dev_reports is None:
+            return
+        self._encode("dev")
+        encode_reports(
+            self.base,
+            self.site.split("dev"),
+            prompt_style=self.config.prompt.style,
+            ontology=self.ontology,
+            settings=self.config.evaluation,
+        )
 
     def hashes(self) -> Mapping[str, str]:
         """Return what must be equal at all sites."""

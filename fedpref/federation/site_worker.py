@@ -58,6 +58,9 @@ class SiteWork(Protocol):
     def synthetic(self) -> bool:
         """Whether the site's reports are invented."""
 
+    def check(self) -> None:
+        """Raise DataError for what could not be evaluated, before anything is trained."""
+
     def hashes(self) -> Mapping[str, str]:
         """Return the hashes `weights`, `tokenizer`, `prompt` and `ontology`."""
 
@@ -96,6 +99,7 @@ class SiteWorker:
         request = wire.config_of(message)
         named = [wire.text(request, name) for name in (wire.ADAPTER_HASH, wire.ROOT_HASH)]
         work = self.work
+        work.check()
         hashes = work.hashes()
         handshake = SiteHandshake(
             site=work.name,

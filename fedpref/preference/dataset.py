@@ -72,8 +72,9 @@ def build_pairs(
 
     A report without annotation forms no pair. With `length_of` and `max_length`, a longer pair is a
     DataError that names its report, all at once, or leaves the file if `on_too_long` is "drop";
-    nothing is ever cut. Raises DataError if a teacher's candidates are missing or out of date
-    (`teacher_hashes`: the teachers' present digests, where known).
+    nothing is ever cut. A report that `length_of` refuses (DataError) is named likewise. Raises
+    DataError if a teacher's candidates are missing or out of date (`teacher_hashes`: the teachers'
+    present digests, where known).
     """
     known = teacher_hashes or {}
     candidates = {
@@ -81,6 +82,7 @@ def build_pairs(
     }
     pairs: list[PreferencePair] = []
     audits: list[Audit] = []
+    refused: list[FedPrefError] = []
     too_long: list[FedPrefError] = []
     for split in PAIR_SPLITS:
         reports = [report for report in site.reports if report.split == split]
@@ -102,7 +104,11 @@ def build_pairs(
                 continue
             record = _record(report, pair)
             if length_of is not None and max_length is not None:
-                length = length_of(report.text, record.chosen, record.rejected)
+                try:
+                    length = length_of(report.text, record.chosen, record.rejected)
+                except DataError as error:
+                    refused.append(_of_report(site, report, error))
+                    continue
                 if length > max_length:
                     too_long.append(_too_long(site, report, length, max_length))
                     continue
@@ -110,8 +116,7 @@ def build_pairs(
             retained.append(pair)
         annotated = sum(report.report_id in site.annotations for report in reports)
         audits.append(audit_split(split, teachers, projections, retained, annotated=annotated))
-    if on_too_long == "error":
-        raise_all(too_long)
+    raise_all([*refused, *(too_long if on_too_long == "error" else [])])
     made = {
         "teachers": list(teachers),
         "min_margin": min_margin,
@@ -282,10 +287,17 @@ def _inputs(site: SiteDirectory) -> dict[str, str]:
     }
 
 
+def _of_report(site: SiteDirectory, report: Report, error: DataError) -> DataError:
+    return DataError(
+        f"report {report.report_id!r}: {error.what}", why=error.why, fix=error.fix, site=site.name
+    )
+
+
 def _too_long(site: SiteDirectory, report: Report, length: int, limit: int) -> DataError:
     return DataError(
         f"the pair of report {report.report_id!r} needs {length} tokens, the limit is {limit}",
         why="nothing is ever cut, a cut answer would be trained on as the right one",
-        fix="raise --max-length, or leave such pairs out with --on-too-long drop",
+        fix="raise --max-length (at most to the base model's context), or leave such pairs out "
+        "with --on-too-long drop",
         site=site.name,
     )

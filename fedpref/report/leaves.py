@@ -89,7 +89,7 @@ MESSAGES: Final = (
             Field(("question",), "hash of the question that is answered"),
             Field(("observed",), "tp, fp, fn of both arms and each seed over all dev reports"),
             Field(("draws",), "the same sums over each of 10,000 draws of the site's patients"),
-            Field(("reason",), "where totals are withheld: how many patients the rule asks for"),
+            Field(("reason",), "where totals are withheld: the rule of the site that forbids them"),
         ),
         ("Of a site with few patients nothing is sent; the secret of the draws never is.",),
     ),

@@ -56,7 +56,8 @@ class BaseModel:
     @property
     def context(self) -> int | None:
         """How many tokens the model can take, None if its configuration does not say."""
-        return getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
+        told = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
+        return told if isinstance(told, int) and told > 0 else None
 
 
 _loaded: dict[tuple[Path, str, str, int], BaseModel] = {}

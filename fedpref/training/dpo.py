@@ -102,7 +102,7 @@ def train_dpo(
     for pair in pairs:
         if pair.pair_id not in reference:
             raise TrainingError(
-                f"pair {pair.pair_id} has no reference log-probs",
+                "a pair has no reference log-probs",
                 fix="compute them for the same pairs with reference_logps",
             )
     trees = uses_trees(base.model, settings)

@@ -102,7 +102,8 @@ def pair_length(
 ) -> int:
     """Return the length in tokens of the longer of prompt + chosen and prompt + rejected."""
     messages = task_messages(text, prompt_style, ontology)
-    return _encode_pair(tokenizer, "", messages, chosen, rejected).length
+    prompt_ids, *responses = _encode_pair(tokenizer, messages, chosen, rejected, "a report")
+    return len(prompt_ids) + max(map(len, responses))
 
 
 def encode_pairs(
@@ -118,39 +119,43 @@ def encode_pairs(
     """Return the pairs as token ids, in their order, and how many over-long ones were dropped.
 
     Nothing is ever cut. A pair that needs more than `max_length` tokens, or than the model's
-    context holds, is a DataError that names its pair id, all such at once, unless `on_too_long` is
-    "drop". So is one whose report holds a special token, in any case.
+    context holds, is a DataError that names its place, all such at once, unless `on_too_long` is
+    "drop". So is one whose report holds a special token, in any case. A place says nothing to
+    others; a pair's id, a hash of its text, would confirm a guess.
     """
     limit = max_length if base.context is None else min(max_length, base.context)
     encoded: list[EncodedPair] = []
     refused: list[FedPrefError] = []
     too_long: list[FedPrefError] = []
-    for pair in pairs:
+    for number, pair in enumerate(pairs, 1):
+        place = f"pair {number} of {len(pairs)}"
         if pair.report_id not in texts_by_report_id:
             raise DataError(
-                f"pair {pair.pair_id} belongs to no report of this site",
+                f"{place} belongs to no report of this site",
                 fix="run `fedpref pairs` again",
             )
         messages = task_messages(texts_by_report_id[pair.report_id], prompt_style, ontology)
         try:
-            item = _encode_pair(base.tokenizer, pair.pair_id, messages, pair.chosen, pair.rejected)
+            prompt_ids, chosen_ids, rejected_ids = _encode_pair(
+                base.tokenizer, messages, pair.chosen, pair.rejected, f"the report of {place}"
+            )
         except DataError as error:
             refused.append(error)
             continue
+        item = EncodedPair(pair.pair_id, prompt_ids, chosen_ids, rejected_ids)
         if item.length > limit:
-            too_long.append(_too_long(item, max_length, base.context))
+            too_long.append(_too_long(place, item.length, max_length, base.context))
         else:
             encoded.append(item)
     raise_all([*refused, *(too_long if on_too_long == "error" else [])])
     return encoded, len(too_long)
 
 
-def _too_long(pair: EncodedPair, max_length: int, context: int | None) -> DataError:
+def _too_long(place: str, length: int, max_length: int, context: int | None) -> DataError:
     by_context = context is not None and context < max_length
     higher = "use a base model of a longer context" if by_context else "raise training.max-length"
     return DataError(
-        f"pair {pair.pair_id} needs {pair.length} tokens, the limit is "
-        f"{context if by_context else max_length}",
+        f"{place} needs {length} tokens, the limit is {context if by_context else max_length}",
         why=f"training.max-length is {max_length}, and the base model's context is "
         f"{'not known' if context is None else context}",
         fix=f"{higher}, or set training.on-too-long to 'drop'",
@@ -159,15 +164,16 @@ def _too_long(pair: EncodedPair, max_length: int, context: int | None) -> DataEr
 
 def _encode_pair(
     tokenizer: PreTrainedTokenizerBase,
-    pair_id: str,
     messages: Sequence[Message],
     chosen: str,
     rejected: str,
-) -> EncodedPair:
-    _check_text(tokenizer, messages, f"the report of pair {pair_id}" if pair_id else "a report")
+    name: str,
+) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """Return the token ids of prompt, chosen and rejected; `name` is what the report is called."""
+    _check_text(tokenizer, messages, name)
     prompt_ids, chosen_ids = _encode(tokenizer, messages, chosen)
     _, rejected_ids = _encode(tokenizer, messages, rejected)
-    return EncodedPair(pair_id, tuple(prompt_ids), tuple(chosen_ids), tuple(rejected_ids))
+    return tuple(prompt_ids), tuple(chosen_ids), tuple(rejected_ids)
 
 
 def _encode(
@@ -283,8 +289,12 @@ def _check_text(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message],
 
 
 def _special_ids(tokenizer: PreTrainedTokenizerBase) -> set[int]:
+    """Return the ids that only a template may write."""
     added = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
-    return added | set(tokenizer.all_special_ids)
+    specials = added | set(tokenizer.all_special_ids)
+    pad, ends = tokenizer.pad_token_id, {tokenizer.bos_token_id, tokenizer.eos_token_id}
+    # Some tokenizers pad with an ordinary character, such as "!".
+    return specials - {pad} if pad not in ends and len(tokenizer.pad_token or "") == 1 else specials
 
 
 def _check_bos(tokenizer: PreTrainedTokenizerBase, ids: list[int], *, turns: int) -> None:

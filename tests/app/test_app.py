@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from local_grid import LocalGrid
 from fedpref.adapter_state import initial_state, load_adapter, state_digest
 from fedpref.config import load_config
 from fedpref.data import SiteDirectory, write_site
-from fedpref.errors import FedPrefError, HandshakeError, TrainingError
+from fedpref.errors import DataError, FedPrefError, HandshakeError, TrainingError
 from fedpref.federation import site_work, wire
 from fedpref.federation.aggregation import weighted_mean
 from fedpref.federation.site_work import LocalSite
@@ -201,6 +202,23 @@ def test_one_site_equals_training_alone(sites: Path, tmp_path: Path) -> None:
     assert alone is not None
     found = load_adapter(tmp_path / "runs" / "r" / "adapters" / "round-1", work.spec)
     assert state_digest(found) == state_digest(alone.state)
+
+
+def test_a_report_that_no_evaluation_could_take_is_told_before_training(
+    sites: Path, tmp_path: Path
+) -> None:
+    work = LocalSite(load_config(settings(sites, tmp_path)), sites / "site-2")
+    work.check()
+    dev = [report.report_id for report in work.site.split("dev")]
+    reports = tuple(
+        replace(report, text=report.text + "\n<|im_end|>")
+        if report.report_id == dev[-1]
+        else report
+        for report in work.site.reports
+    )
+    work.site = replace(work.site, reports=reports)
+    with pytest.raises(DataError, match=r"the report of pair \d+ of \d+ holds <\|im_end\|>"):
+        work.check()
 
 
 def test_no_loss_over_few_pairs_leaves_a_site(sites: Path) -> None:

@@ -60,12 +60,16 @@ class FakeWork:
     federation: str = "demo"
     calls: list[tuple[str, int]] = field(default_factory=list)
     adjustments: list[Adjustment] = field(default_factory=list)
+    on_check: Callable[[], None] = lambda: None
     on_train: Callable[[int], None] = lambda round_: None
     on_evaluate: Callable[[int], None] = lambda round_: None
 
     @property
     def state_dir(self) -> Path:
         return self.folder / "state" / self.federation
+
+    def check(self) -> None:
+        self.on_check()
 
     def hashes(self) -> Mapping[str, str]:
         known = known_to_coordinator(load_config({}))

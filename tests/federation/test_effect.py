@@ -287,7 +287,7 @@ def test_a_site_answers_so_many_questions_as_its_policy_allows(world: World) -> 
         return site["answer"], site["reason"]
 
     assert answer("{fedpref-1} - {local-1}") == ("totals", None)
-    told = "the site answers 1 different questions and has done so"
+    told = "the site answers at most 1 different questions (effect_questions in site.toml)"
     assert answer("{fedpref-2} - {local-2}") == ("withheld", told)
     # The same question gets the same draws, and costs nothing.
     assert answer("{fedpref-1} - {local-1}") == ("totals", None)

@@ -98,6 +98,25 @@ def test_a_run_whose_sites_have_not_agreed_leaves_nothing_and_begins_again(tmp_p
     assert (tmp_path / "runs" / "r" / "summary.json").exists()
 
 
+def test_of_two_runs_of_one_name_one_begins(tmp_path: Path) -> None:
+    config, sites = settings(tmp_path), sites_of(tmp_path)
+
+    def other_run() -> None:  # while this one waits for its sites
+        run_server(fake_grid(sites_of(tmp_path), config), config)
+
+    sites[0].on_check = other_run
+    with pytest.raises(ConfigError, match="'r' exists already"):
+        run_server(fake_grid(sites, config), config)
+    assert result(tmp_path)
+
+
+def test_a_strategy_that_lacks_sites_leaves_no_run(tmp_path: Path) -> None:
+    config = settings(tmp_path, strategy="FedTrimmedAvg", strategy_options="beta = 0.1")
+    with pytest.raises(ConfigError, match="needs the updates of 10 sites"):
+        run_server(fake_grid(sites_of(tmp_path), config), config)
+    assert not (tmp_path / "runs").exists()
+
+
 def test_a_trained_round_is_evaluated_again_but_not_trained_again(tmp_path: Path) -> None:
     sites = sites_of(tmp_path)
     config = settings(tmp_path)

@@ -12,7 +12,14 @@ from fake_site import SPEC, FakeWork, make_grid, make_sites, random_state, run_s
 from flwr.app import Array, ArrayRecord, Message, MetricRecord
 
 from fedpref.adapter_state import initial_state, load_adapter, pack, state_digest
-from fedpref.errors import ConfigError, DataError, FedPrefError, HandshakeError, RoundError
+from fedpref.errors import (
+    ConfigError,
+    DataError,
+    FedPrefError,
+    FedPrefErrors,
+    HandshakeError,
+    RoundError,
+)
 from fedpref.federation import wire
 from fedpref.federation.aggregation import weighted_mean
 
@@ -493,6 +500,18 @@ def test_quorum_above_the_number_of_sites_is_refused_before_training(tmp_path: P
     with pytest.raises(ConfigError, match="quorum = 3 is larger than the number of sites, 2"):
         run(tmp_path, sites, settings(tmp_path, quorum=3))
     assert not any(kind == "train" for kind, _ in sites[0].calls)
+
+
+def test_what_could_not_be_evaluated_is_told_before_training(tmp_path: Path) -> None:
+    sites = make_sites(tmp_path, [3, 1])
+
+    def wrong() -> None:
+        raise DataError("report 3 of 43 holds a special token")
+
+    sites[1].on_check = wrong
+    with pytest.raises(FedPrefErrors, match="report 3 of 43 holds a special token"):
+        run(tmp_path, sites, settings(tmp_path, min_sites=2))
+    assert not any(kind == "train" for site in sites for kind, _ in site.calls)
 
 
 def test_the_states_of_the_fake_are_what_the_wire_carries() -> None:

@@ -186,6 +186,18 @@ def test_over_long_pairs_are_all_named_or_all_dropped(taught: SiteDirectory) -> 
     assert read_pairs(taught) == list(built.pairs)
 
 
+def test_reports_that_cannot_be_encoded_are_named_all_at_once(taught: SiteDirectory) -> None:
+    def length_of(text: str, chosen: str, rejected: str) -> int:
+        raise DataError("a report holds <|im_end|> in line 2 of its text")
+
+    with pytest.raises(FedPrefErrors) as caught:
+        build_pairs(taught, NAMES, length_of=length_of, max_length=9, on_too_long="drop")
+    assert len(caught.value.errors) == 3
+    assert caught.value.errors[0].what.startswith("report 'r1': a report holds <|im_end|>")
+    assert caught.value.errors[0].site == taught.name
+    assert not taught.pairs_path.exists()
+
+
 def test_the_digest_depends_on_ids_and_order(taught: SiteDirectory) -> None:
     pairs = list(build_pairs(taught, NAMES).pairs)
     assert pairs_digest(pairs) == pairs_digest(list(pairs))

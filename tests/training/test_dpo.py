@@ -176,10 +176,10 @@ def test_the_log_is_trl_s_whatever_trees_a_group_is_divided_into(
             assert line[name] == pytest.approx(expected[name], rel=1e-4, abs=1e-5), name
 
 
-def test_missing_reference_names_the_pair(
+def test_a_missing_reference_is_refused(
     base: Any, spec: Any, root: Any, settings: TrainingSettings
 ) -> None:
-    with pytest.raises(TrainingError, match="pair pair-1 has no reference"):
+    with pytest.raises(TrainingError, match="a pair has no reference"):
         train_dpo(base, spec, root, make_pairs(2), {"pair-0": (0.0, 0.0)}, settings)
 
 

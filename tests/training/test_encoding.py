@@ -196,6 +196,13 @@ def test_a_report_writes_no_special_token(tokenizer: str, text: str, token: str,
         assert "Lungs" not in str(error.value)
 
 
+def test_an_ordinary_character_that_pads_is_no_special_token() -> None:
+    of = byte_tokenizer(pad_token="!")
+    assert of.pad_token_id in of.all_special_ids
+    asked = [MESSAGES[0], {"role": "user", "content": "Stat! Effusion."}]
+    assert of.pad_token_id in encode_prompt(of, asked)
+
+
 def test_a_character_that_the_vocabulary_lacks_is_no_special_token() -> None:
     of = byte_tokenizer(unk_token="<unk>")
     vocabulary = of.get_vocab()
@@ -217,8 +224,8 @@ def test_pairs_of_such_reports_are_named_all_at_once(base: Any) -> None:
             base, pairs, texts, prompt_style="compact", max_length=4000, on_too_long="drop"
         )
     assert [error.what.partition(" holds")[0] for error in errors.value.errors] == [
-        "the report of pair a",
-        "the report of pair c",
+        "the report of pair 1 of 3",
+        "the report of pair 3 of 3",
     ]
 
 
@@ -284,15 +291,18 @@ def test_pairs_are_task_prompts_with_both_responses(base: Any) -> None:
     assert one.length == pair_length(base.tokenizer, "Lungs clear.", ANSWER, rejected, "compact")
 
 
-def test_over_long_pairs_are_errors_by_name_and_never_cut(base: Any) -> None:
+def test_over_long_pairs_are_errors_by_place_and_never_cut(base: Any) -> None:
     pairs = [pair("a"), pair("b", ANSWER + " " * 100), pair("c", ANSWER + " " * 101)]
     limit = encode(base, pairs[:1], 4000)[0][0].length
     assert len(encode(base, pairs[:1], limit)[0]) == 1
-    with pytest.raises(DataError, match=f"pair a needs {limit} tokens, the limit is {limit - 1}"):
+    with pytest.raises(
+        DataError, match=f"pair 1 of 1 needs {limit} tokens, the limit is {limit - 1}"
+    ):
         encode(base, pairs[:1], limit - 1)
     with pytest.raises(FedPrefErrors) as errors:
         encode(base, pairs, limit)
-    assert [str(e).split(" needs")[0][-6:] for e in errors.value.errors] == ["pair b", "pair c"]
+    places = [str(error).split(" needs")[0] for error in errors.value.errors]
+    assert [place[-11:] for place in places] == ["pair 2 of 3", "pair 3 of 3"]
     assert "on-too-long" in str(errors.value)
     assert "Lungs" not in str(errors.value)
     kept, dropped = encode(base, pairs, limit, on_too_long="drop")
@@ -317,5 +327,5 @@ def test_the_model_s_context_limits_as_well(tmp_path: Path) -> None:
 
 
 def test_a_pair_without_its_report(base: Any) -> None:
-    with pytest.raises(DataError, match="pair a belongs to no report"):
+    with pytest.raises(DataError, match="pair 1 of 1 belongs to no report"):
         encode_pairs(base, [pair("a")], {}, prompt_style="compact", max_length=99)

@@ -57,9 +57,9 @@ def svd_aggregate(
     **The scale of the result is `scale`, by default that of the first state**: the served update is
     scale·B·A with B (out, rank), A (rank, in). So its alpha is scale·rank, or scale·sqrt(rank) for
     rsLoRA; with one rank and alpha everywhere nothing changes. Where the average has a lower rank
-    than `rank`, the rest of both factors is zero. The dtypes are those of the first state, the
-    computation is in float64, the signs are fixed (`best_approximation`). No full matrix is formed,
-    and one layer is read at a time.
+    than `rank`, the rest of both factors is zero, and the signs are fixed (`best_approximation`),
+    both without `near`. The dtypes are those of the first state, the computation is in float64. No
+    full matrix is formed, and one layer is read at a time.
 
     Many pairs of factors have one product. With `near`, an adapter of the result's scale and at
     most its rank, the pair is turned towards it (`turned_towards`): the product stays as it is, and
