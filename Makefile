@@ -36,10 +36,10 @@ lint: $(INSTALLED)
 	@$(BIN)/mypy
 
 test: $(INSTALLED) lint
-	@HF_HUB_OFFLINE=1 $(BIN)/pytest -n 2 --dist loadfile -m "not long"
+	@HF_HUB_OFFLINE=1 $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not long"
 
 test-all: $(INSTALLED) lint
-	@HF_HUB_OFFLINE=1 $(BIN)/pytest -n 2 --dist loadfile
+	@HF_HUB_OFFLINE=1 $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 clean:
 	rm -rf $(VENV) .fedpref runs sites .pytest_cache .mypy_cache .ruff_cache .hypothesis
