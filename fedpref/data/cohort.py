@@ -5,9 +5,8 @@ from dataclasses import replace
 from typing import Final
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from fedpref.data.partition import allocate
 from fedpref.data.records import SPLITS, Annotation, Report
@@ -48,8 +47,8 @@ def inseparable(reports: Sequence[Report]) -> NDArray[np.int64]:
         return np.empty(0, dtype=np.int64)
     rows, columns = np.array(edges).T
     size = n + len(keys)
-    graph = coo_array((np.ones(len(edges)), (rows, columns)), shape=(size, size))
-    _, component = connected_components(graph, directed=False)
+    graph = scipy.sparse.coo_array((np.ones(len(edges)), (rows, columns)), shape=(size, size))
+    _, component = scipy.sparse.csgraph.connected_components(graph, directed=False)
     return np.asarray(component[:n], dtype=np.int64)
 
 

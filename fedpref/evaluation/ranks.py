@@ -13,8 +13,8 @@ from math import sqrt
 from typing import Final
 
 import numpy as np
+import scipy  # its modules load when they are used: scipy.stats takes a second
 from numpy.typing import NDArray
-from scipy.stats import chi2, friedmanchisquare, rankdata, studentized_range
 
 Floats = NDArray[np.float64]
 
@@ -114,7 +114,7 @@ def critical_difference(strategies: int, partitions: int, alpha: float = 0.05) -
 
     `q_α` is the studentized range of k groups with infinitely many degrees of freedom over √2.
     """
-    quantile = float(studentized_range.ppf(1 - alpha, strategies, np.inf)) / sqrt(2)
+    quantile = float(scipy.stats.studentized_range.ppf(1 - alpha, strategies, np.inf)) / sqrt(2)
     return quantile * _standard_error(strategies, partitions)
 
 
@@ -135,7 +135,7 @@ def _ranks(row: Sequence[float | None]) -> tuple[float, ...] | None:
     # A new place starts only where a score is lower than the one before by more than rounding.
     place = np.empty(len(row), dtype=np.int64)
     place[order] = np.cumsum(np.diff(falling[order], prepend=falling[order[0]]) > _SAME)
-    return tuple(float(rank) for rank in rankdata(place))
+    return tuple(float(rank) for rank in scipy.stats.rankdata(place))
 
 
 def _no_test(partitions: int, ranked: Floats) -> str | None:
@@ -155,9 +155,9 @@ def _no_test(partitions: int, ranked: Floats) -> str | None:
 
 def _friedman(ranked: Floats) -> Friedman:
     partitions, strategies = ranked.shape
-    found = friedmanchisquare(*ranked.T)
+    found = scipy.stats.friedmanchisquare(*ranked.T)
     # The statistic is N(k − 1) times Kendall's W, which is 1 at most.
-    least = float(chi2.sf(partitions * (strategies - 1), strategies - 1))
+    least = float(scipy.stats.chi2.sf(partitions * (strategies - 1), strategies - 1))
     return Friedman(float(found.statistic), strategies - 1, float(found.pvalue), least)
 
 
@@ -168,7 +168,7 @@ def _nemenyi(ranked: Floats, alpha: float) -> Nemenyi:
     differences = np.array([average[a] - average[b] for a, b in pairs])
     ranges = np.abs(differences) / _standard_error(strategies, partitions) * sqrt(2)
     # Numerical integration may leave [0, 1] by a rounding error.
-    p_values = np.clip(studentized_range.sf(ranges, strategies, np.inf), 0.0, 1.0)
+    p_values = np.clip(scipy.stats.studentized_range.sf(ranges, strategies, np.inf), 0.0, 1.0)
     return Nemenyi(
         alpha,
         critical_difference(strategies, partitions, alpha),
