@@ -4,7 +4,8 @@ A message says what was given, why it cannot work and what to do. It never holds
 annotation, a candidate or a patient id, so that any of these errors may be logged or sent.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import ClassVar, TypeVar
 
@@ -120,6 +121,17 @@ class FedPrefErrors(FedPrefError):
     def message(self) -> str:
         """Return one line per problem."""
         return "\n".join(str(error) for error in self.errors)
+
+
+@contextmanager
+def of_site(name: str) -> Iterator[None]:
+    """Name the site in what is raised inside, where the error itself names none."""
+    try:
+        yield
+    except FedPrefError as error:
+        for part in getattr(error, "errors", (error,)):
+            part.site = part.site or name
+        raise
 
 
 def raise_all(errors: Sequence[FedPrefError]) -> None:

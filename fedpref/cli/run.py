@@ -1,6 +1,7 @@
 """`fedpref run`: a whole federation, simulated on this machine."""
 
 import tomllib
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,13 +10,15 @@ from rich.console import Console
 
 from fedpref.cli.summary import print_summary
 from fedpref.config import RunConfig, load_config
-from fedpref.data import site_directories
-from fedpref.errors import ConfigError, FedPrefError, collected, raise_all
+from fedpref.data import SiteDirectory, site_directories
+from fedpref.errors import ConfigError, FedPrefError, collected, of_site, raise_all
 from fedpref.federation.participation import check_site_count
 from fedpref.federation.strategies import check_enough_sites, make_strategy
 from fedpref.files import fedpref_home
 from fedpref.launch import LocalFlower, Scalar
+from fedpref.preference import read_pairs
 from fedpref.report import write_report
+from fedpref.task import ONTOLOGY, Ontology, load_ontology
 
 console = Console(highlight=False)
 
@@ -75,10 +78,19 @@ def _checked(
     number = int(federation["num-supernodes"])
     if sites is not None:
         collected(problems, lambda: check_site_count(config, number))
+    # Whose data is no site's, or has no pairs yet, would be told by each SuperNode for itself.
+    ontology = load_ontology(Path(config.ontology)) if config.ontology else ONTOLOGY
+    for path in sites or []:
+        collected(problems, partial(_check_site, path, ontology))
     raise_all(problems)
     assert strategy is not None
     check_enough_sites(config, strategy, sites=number, with_pairs=number)
     return federation
+
+
+def _check_site(path: Path, ontology: Ontology) -> None:
+    with of_site(path.name):
+        read_pairs(SiteDirectory.load(path, ontology))
 
 
 def check_places(config: RunConfig) -> list[Path]:

@@ -13,7 +13,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
 from fedpref.config import RunConfig
 from fedpref.data import Report, SiteDirectory
-from fedpref.errors import FedPrefError, RoundError
+from fedpref.errors import RoundError, of_site
 from fedpref.evaluation.bootstrap import counts_array
 from fedpref.evaluation.federated_bootstrap import SiteTotals, Withheld, site_totals, too_few
 from fedpref.evaluation.predictions import (
@@ -49,12 +49,8 @@ def answer_effect(message: Message, config: RunConfig, place: SitePlace) -> Mess
     question = Question.read(wire.text(wire.config_of(message), QUESTION))
     ontology = load_ontology(Path(config.ontology)) if config.ontology else ONTOLOGY
     site = SiteDirectory.load(place.path, ontology)
-    try:
+    with of_site(site.name):  # what reads a file does not know whose it is
         result = effect_totals(site, question)
-    except FedPrefError as error:
-        # What reads a file does not know whose it is.
-        error.site = error.site or site.name
-        raise
     record = ConfigRecord(
         {
             wire.STATUS: wire.WITHHELD if isinstance(result, Withheld) else TOTALS,

@@ -9,7 +9,7 @@ from fedpref import __version__
 from fedpref.adapter_state import AdapterSpec, AdapterState, state_digest
 from fedpref.config import RunConfig
 from fedpref.data import SiteDirectory
-from fedpref.errors import FedPrefError, FedPrefErrors, TrainingError
+from fedpref.errors import TrainingError, of_site
 from fedpref.evaluation.extraction import encode_reports
 from fedpref.evaluation.metrics import EvaluationCounts
 from fedpref.evaluation.predictions import predictions_path
@@ -87,13 +87,14 @@ class LocalSite:
         if self.dev_reports is None:
             return
         self._encode("dev")
-        encode_reports(
-            self.base,
-            self.site.split("dev"),
-            prompt_style=self.config.prompt.style,
-            ontology=self.ontology,
-            settings=self.config.evaluation,
-        )
+        with of_site(self.name):
+            encode_reports(
+                self.base,
+                self.site.split("dev"),
+                prompt_style=self.config.prompt.style,
+                ontology=self.ontology,
+                settings=self.config.evaluation,
+            )
 
     def hashes(self) -> Mapping[str, str]:
         """Return what must be equal at all sites."""
@@ -215,23 +216,20 @@ class LocalSite:
         return [pair for pair in self._pairs if pair.split == split]
 
     def _encode(self, split: str) -> list[EncodedPair]:
-        encoded, _ = encode_pairs(
-            self.base,
-            self._of(split),
-            {report.report_id: report.text for report in self.site.reports},
-            prompt_style=self.config.prompt.style,
-            ontology=self.ontology,
-            max_length=self.config.training.max_length,
-            on_too_long=self.config.training.on_too_long,
-        )
+        with of_site(self.name):
+            encoded, _ = encode_pairs(
+                self.base,
+                self._of(split),
+                {report.report_id: report.text for report in self.site.reports},
+                prompt_style=self.config.prompt.style,
+                ontology=self.ontology,
+                max_length=self.config.training.max_length,
+                on_too_long=self.config.training.on_too_long,
+            )
         return encoded
 
 
 def _load(path: Path, ontology: Ontology) -> SiteDirectory:
     """Return the site; an error that names no site gets the directory's name."""
-    try:
+    with of_site(path.name):
         return SiteDirectory.load(path, ontology)
-    except FedPrefError as error:
-        for part in error.errors if isinstance(error, FedPrefErrors) else (error,):
-            part.site = part.site or path.name
-        raise

@@ -87,6 +87,23 @@ def test_bad_seeds_leave_nothing(seeds: str, tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.rglob("*") if "compare" in path.name] == []
 
 
+def test_broken_sites_are_told_before_flower_starts(tmp_path: Path) -> None:
+    for name in ("a", "b", "c"):
+        report = Report(f"{name}1", f"p{name}", "dev", "Text.")
+        write_site(
+            tmp_path / "sites" / name,
+            name=f"site-{name}",
+            reports=[report],
+            annotations=[Annotation(report.report_id, Structure())],
+        )
+    (tmp_path / "sites" / "b" / "reports.jsonl").write_text("{")
+    error = refused("run", "--app", ROOT, "--set", "sites=sites")
+    assert isinstance(error, FedPrefErrors)
+    assert [part.site for part in error.errors] == ["site-a", "b", "site-c"]
+    assert "no pairs" in error.errors[0].what
+    assert "not valid JSON" in error.errors[1].what
+
+
 def test_summary_tells_a_comparison_and_no_run_from_an_open_run(tmp_path: Path) -> None:
     for name, files in (("x", ["experiment.json"]), ("open", ["config.json"]), ("empty", [])):
         (tmp_path / name).mkdir()

@@ -529,3 +529,10 @@ def test_weights_are_only_a_list_of_the_right_length() -> None:
     assert weights_by_site({"weights": [float("nan")]}, ["a"]) == {"a": None}
     assert trace_by_site({"weights": [1.0]}, ["a", "b"]) == {"weights": [1.0]}
     assert trace_by_site(dict(ConfigRecord()), []) == {}
+
+
+@pytest.mark.parametrize("name", ["fedavg", "FedAvg"])
+def test_the_name_that_most_would_try_leads_to_ours(name: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make_strategy(load_config({"strategy": name}))
+    assert "'pair-fedavg'" in caught.value.fix

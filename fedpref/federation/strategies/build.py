@@ -235,6 +235,8 @@ def _construct(name: str, strategy: type[Strategy], options: Options) -> Strateg
 def _nearest(given: str, valid: Iterable[str]) -> str:
     """Return "did you mean …?", whatever the case of the letters, or ""."""
     lower = {name.lower(): name for name in valid}
+    if given.lower() == "fedavg" and "pair-fedavg" in lower:
+        return "FedAvg with the pairs as weights is called 'pair-fedavg'"
     near = difflib.get_close_matches(given.lower().replace("_", "-"), lower, n=1, cutoff=0.5)
     near = near or difflib.get_close_matches(given.lower(), lower, n=1, cutoff=0.5)
     return f"did you mean {lower[near[0]]!r}?" if near else ""
