@@ -29,7 +29,7 @@ from fedpref.evaluation.site_cohorts import (
 )
 from fedpref.report.audit import audit_tables
 from fedpref.report.result import Audit
-from fedpref.task import ONTOLOGY, Ontology, load_ontology
+from fedpref.task import Ontology, ontology_of
 
 
 def audit(
@@ -60,7 +60,7 @@ def audit(
     """
     files = [path for path in sites if path.is_file()]
     folders = [path for path in sites if path not in files]
-    names = load_ontology(ontology) if ontology else ONTOLOGY
+    names = ontology_of(ontology)
     loaded = [SiteDirectory.load(path, names) for path in site_paths(folders)]
     if files or deployment:
         result = _deployed(files, loaded, names)

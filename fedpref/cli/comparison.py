@@ -8,6 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from fedpref.cli.ranks import print_tests
+from fedpref.cli.tables import warn_of_synthetic
 from fedpref.experiment.arms import FEDPREF
 from fedpref.report.comparison import arm_title
 from fedpref.report.text import megabytes, percent, points
@@ -20,7 +21,7 @@ def print_comparison(comparison: Mapping[str, Any]) -> None:
     selected = comparison["selected_round"]
     of_strategies = comparison["runs"][0]["arm"] != FEDPREF
     if of_strategies and comparison["synthetic"]:
-        _warn_of_synthetic()
+        warn_of_synthetic(console)
     over = seeds_text(len(comparison["seeds"]))
     table = _strategies_table(comparison, over) if of_strategies else _arms_table(comparison, over)
     console.print(table)
@@ -97,7 +98,7 @@ def _scores_table(title: str, *more: str) -> Table:
 def print_partitions(shown: Mapping[str, Any]) -> None:
     """Print the arms over all partitions, their ranks and the tests."""
     if shown["synthetic"]:
-        _warn_of_synthetic()
+        warn_of_synthetic(console)
     over = f"{len(shown['partitions'])} partitions, {seeds_text(len(shown['seeds']))} each"
     table = _scores_table(f"Mean over {over} (%)", "rank")
     ranks = shown["rankings"]["client_mean"]["average_ranks"]
@@ -113,10 +114,6 @@ def print_partitions(shown: Mapping[str, Any]) -> None:
         print_tests(found, console)
     for note in shown["notes"]:
         console.print(note, style="yellow", markup=False)
-
-
-def _warn_of_synthetic() -> None:
-    console.print("[bold yellow]Synthetic demo data and a toy model: no claim about medicine.[/]")
 
 
 def effect_text(effect: Mapping[str, Any]) -> str:

@@ -24,7 +24,7 @@ from fedpref.preference.pairs import MIN_MARGIN
 from fedpref.report import write_report
 from fedpref.report.contrast import CONTRAST, Contrast, contrast_tables
 from fedpref.report.result import load_result
-from fedpref.task import ONTOLOGY, load_ontology
+from fedpref.task import ontology_of
 
 
 class Split(StrEnum):
@@ -71,7 +71,7 @@ def contrast(
     candidates' file a sample, such as target-1 and target-2; a label can say how they were drawn:
     --pool "5 samples, T 0.7=target-*".
     """
-    names = load_ontology(ontology) if ontology else ONTOLOGY
+    names = ontology_of(ontology)
     if into is not None:
         load_result(into)  # what is no complete run or comparison is refused before the work
     loaded = [SiteDirectory.load(path, names) for path in site_paths(sites)]

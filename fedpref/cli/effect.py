@@ -13,6 +13,7 @@ from rich.table import Table
 from fedpref.cli.comparison import effect_text
 from fedpref.cli.run import merged_settings, simulation
 from fedpref.cli.sites import JsonOption
+from fedpref.cli.tables import warn_of_synthetic
 from fedpref.config import load_config
 from fedpref.data import site_directories
 from fedpref.errors import ConfigError, DataError
@@ -132,9 +133,7 @@ def print_effect(result: Record) -> None:
     """Print the arms, the effect over all sites and at each, and who sent no totals."""
     console = Console(highlight=False)
     if result["synthetic"]:
-        console.print(
-            "[bold yellow]Synthetic demo data and a toy model: no claim about medicine.[/]"
-        )
+        warn_of_synthetic(console)
     for arm in ("a", "b"):
         runs = result[arm]
         seeds = ", ".join(str(run["seed"]) for run in runs)

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from fedpref.cli.sites import JsonOption
-from fedpref.cli.tables import print_tables
+from fedpref.cli.tables import print_tables, warn_of_synthetic
 from fedpref.config import load_config
 from fedpref.errors import ResumeError
 from fedpref.evaluation.lock import complete, open_lock
@@ -86,9 +86,7 @@ def print_result(result: Mapping[str, Any]) -> None:
     """Print the measures of both policies and the effect between them."""
     console = Console(highlight=False)
     if result["synthetic"]:
-        console.print(
-            "[bold yellow]Synthetic demo data and a toy model: no claim about medicine.[/]"
-        )
+        warn_of_synthetic(console)
     test = LockedTest.model_validate_json(json.dumps(result))
     print_tables(console, [locked_test_tables(test)["locked-test"]])
     for sentence in locked_test_sentences(test):

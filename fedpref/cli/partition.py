@@ -29,7 +29,7 @@ from fedpref.demo.sites import SHARES
 from fedpref.errors import ConfigError
 from fedpref.evaluation.site_cohorts import label_names
 from fedpref.files import atomic_dir
-from fedpref.task import ONTOLOGY, load_ontology
+from fedpref.task import ontology_of
 
 DEFAULT_SHARES = ",".join(f"{100 * share:g}" for share in SHARES)
 
@@ -87,7 +87,7 @@ def partition(
     names = [_name(k, len(sizes)) for k in range(len(sizes))]
     if not 0 < alpha < float("inf"):
         raise ConfigError(f"--alpha {alpha} was given", fix="use a finite number > 0")
-    pool = SiteDirectory.load(pooled, load_ontology(ontology) if ontology else ONTOLOGY)
+    pool = SiteDirectory.load(pooled, ontology_of(ontology))
     annotations = [pool.annotations[report.report_id] for report in pool.reports]
     labels = case_labels(annotations, pool.ontology)
     enrichments = read_enrichments(

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedpref.task import ONTOLOGY, load_ontology
+from fedpref.task import ontology_of
 from fedpref.task import project as project_text
 
 
@@ -21,7 +21,7 @@ def project(
     Keys: structure, eligible, strict, failure, dropped. The exit status is 0 also for an answer
     that cannot be projected; `failure` says why.
     """
-    names = ONTOLOGY if ontology is None else load_ontology(ontology)
+    names = ontology_of(ontology)
     text = sys.stdin.buffer.read().decode("utf-8", "replace")
     projection = project_text(text, names)
     typer.echo(

@@ -18,7 +18,7 @@ from fedpref.files import fedpref_home
 from fedpref.launch import LocalFlower, Scalar
 from fedpref.preference import read_pairs
 from fedpref.report import write_report
-from fedpref.task import ONTOLOGY, Ontology, load_ontology
+from fedpref.task import Ontology, ontology_of
 
 console = Console(highlight=False)
 
@@ -79,7 +79,7 @@ def _checked(
     if sites is not None:
         collected(problems, lambda: check_site_count(config, number))
     # Whose data is no site's, or has no pairs yet, would be told by each SuperNode for itself.
-    ontology = load_ontology(Path(config.ontology)) if config.ontology else ONTOLOGY
+    ontology = ontology_of(config.ontology)
     for path in sites or []:
         collected(problems, partial(_check_site, path, ontology))
     raise_all(problems)

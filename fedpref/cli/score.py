@@ -11,7 +11,7 @@ from rich.table import Table
 
 from fedpref.cli.sites import JsonOption
 from fedpref.errors import DataError
-from fedpref.task import ONTOLOGY, Ignore, Ontology, Structure, load_ontology
+from fedpref.task import ONTOLOGY, Ignore, Ontology, Structure, ontology_of
 from fedpref.task import project as project_text
 from fedpref.task import score as score_structures
 
@@ -29,7 +29,7 @@ def score(
     as_json: JsonOption = False,
 ) -> None:
     """Print loc+dis F1, disease F1 and the composite score of a candidate against a target."""
-    names = ONTOLOGY if ontology is None else load_ontology(ontology)
+    names = ontology_of(ontology)
     projection = project_text(_read(candidate), names)
     if not projection.eligible:
         raise DataError(

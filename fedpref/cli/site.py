@@ -12,7 +12,7 @@ from rich.table import Table
 from fedpref.cli.sites import JsonOption, SitesArgument, site_paths
 from fedpref.data import SPLITS, SiteDirectory, check_site
 from fedpref.errors import DataError, FedPrefError, raise_all
-from fedpref.task import ONTOLOGY, load_ontology
+from fedpref.task import ontology_of
 
 app = typer.Typer(no_args_is_help=True, help="Look at site directories.")
 
@@ -31,7 +31,7 @@ def check(
     as_json: JsonOption = False,
 ) -> None:
     """Check site directories; list everything that is wrong, or what they hold."""
-    names = load_ontology(ontology) if ontology else ONTOLOGY
+    names = ontology_of(ontology)
     rows: list[dict[str, object]] = []
     problems: list[FedPrefError] = []
     paths: list[Path] = []

@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from fedpref.cli.tables import warn_of_synthetic
 from fedpref.errors import RoundError
 from fedpref.report.text import percent
 
@@ -42,9 +43,7 @@ def print_rounds(result: Record, heading: str = "") -> None:
     """Print the rounds and the sites of a complete run, and who was left out of it."""
     console = Console(highlight=False)
     if result["synthetic"]:
-        console.print(
-            "[bold yellow]Synthetic demo data and a toy model: no claim about medicine.[/]"
-        )
+        warn_of_synthetic(console)
     if heading:
         console.print(heading, markup=False, style="bold")
     console.print(rounds_table(result["rounds"]))

@@ -35,5 +35,10 @@ def print_tables(console: Console, tables: Iterable[Table]) -> None:
                 console.print(note, markup=False, style="dim")
 
 
+def warn_of_synthetic(console: Console) -> None:
+    """Say that the numbers are of invented reports and a toy model."""
+    console.print("[bold yellow]Synthetic demo data and a toy model: no claim about medicine.[/]")
+
+
 def _longest(texts: Iterable[str]) -> int:
     return max(len(word) for text in texts for word in text.split() or [""])

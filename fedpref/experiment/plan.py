@@ -30,7 +30,7 @@ from fedpref.federation.strategies import check_enough_sites, make_strategy
 from fedpref.files import atomic_write, read_jsonl
 from fedpref.hashing import digest, digest_file
 from fedpref.preference.dataset import PreferencePair, pairs_digest, pool_pairs, read_pairs
-from fedpref.task import ONTOLOGY, Ontology, load_ontology
+from fedpref.task import Ontology, ontology_of
 
 PLAN_FILE: Final = "experiment.json"
 
@@ -177,7 +177,7 @@ def open_experiment(
     check_seeds(config, seeds)
     _check_everyone_trains(config)
     chosen = matched_arms(config) if arms is None else tuple(arms)
-    ontology = load_ontology(Path(config.ontology)) if config.ontology else ONTOLOGY
+    ontology = ontology_of(config.ontology)
     sites = _sites(Path(config.sites), ontology)
     pairs = {site.name: read_pairs(site) for site in sites}
     experiment = Experiment(folder, config, tuple(sorted(seeds)), sites, chosen)

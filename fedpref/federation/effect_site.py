@@ -6,7 +6,6 @@ is needed. Nothing is drawn before everything has been checked.
 
 import logging
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
@@ -34,7 +33,7 @@ from fedpref.federation.effect_question import (
     Question,
 )
 from fedpref.federation.site_place import SitePlace
-from fedpref.task import ONTOLOGY, load_ontology
+from fedpref.task import ontology_of
 
 _LOGGER = logging.getLogger("flwr")
 _AGAIN = "run that federation again at this site"
@@ -47,7 +46,7 @@ def answer_effect(message: Message, config: RunConfig, place: SitePlace) -> Mess
     rounds, or if they were not measured on the reports that it has now.
     """
     question = Question.read(wire.text(wire.config_of(message), QUESTION))
-    ontology = load_ontology(Path(config.ontology)) if config.ontology else ONTOLOGY
+    ontology = ontology_of(config.ontology)
     site = SiteDirectory.load(place.path, ontology)
     with of_site(site.name):  # what reads a file does not know whose it is
         result = effect_totals(site, question)

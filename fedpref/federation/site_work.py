@@ -15,7 +15,7 @@ from fedpref.evaluation.metrics import EvaluationCounts
 from fedpref.evaluation.predictions import predictions_path
 from fedpref.evaluation.site_evaluation import evaluate_site
 from fedpref.preference.dataset import PreferencePair, pairs_digest, read_pairs
-from fedpref.task import ONTOLOGY, Ontology, load_ontology
+from fedpref.task import Ontology, ontology_of
 from fedpref.task.prompt import prompt_digest
 from fedpref.training.adapter import make_spec
 from fedpref.training.adjustment import AS_USUAL, Adjustment
@@ -39,7 +39,7 @@ class LocalSite:
 
     def __init__(self, config: RunConfig, path: Path) -> None:
         self.config = config
-        self.ontology = load_ontology(Path(config.ontology)) if config.ontology else ONTOLOGY
+        self.ontology = ontology_of(config.ontology)
         self.site = _load(path, self.ontology)
         self.base = load_base_model(
             config.model.path,

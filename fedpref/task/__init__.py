@@ -1,6 +1,6 @@
 """The task contract: ontology, prompt, projection, canonical structure, scoring. Pure."""
 
-from fedpref.task.ontology import ONTOLOGY, Ontology, load_ontology
+from fedpref.task.ontology import ONTOLOGY, Ontology, load_ontology, ontology_of
 from fedpref.task.projection import Projection, project
 from fedpref.task.prompt import PROMPT_STYLES, PromptStyle, messages, prompt_digest
 from fedpref.task.scoring import MatchCounts, Score, match_counts, score
@@ -20,6 +20,7 @@ __all__ = [
     "load_ontology",
     "match_counts",
     "messages",
+    "ontology_of",
     "project",
     "prompt_digest",
     "score",

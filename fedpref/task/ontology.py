@@ -91,6 +91,11 @@ def load_ontology(path: Path) -> Ontology:
     raise ConfigError(what, file=path, fix="see fedpref/task/ontology.toml for the shape")
 
 
+def ontology_of(path: str | Path | None) -> Ontology:
+    """Return the ontology of a file, or the task's own where none is named."""
+    return load_ontology(Path(path)) if path else ONTOLOGY
+
+
 def _parse(text: str) -> Ontology:
     raw = tomllib.loads(text)
     unknown = set(raw) - {"name", "diseases", "locations", "parents"}

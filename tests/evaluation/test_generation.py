@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from families import COMMON, KINDS, WINDOW
 from tiny_models import byte_tokenizer
 from transformers import (
     AutoModelForCausalLM,
@@ -38,22 +39,13 @@ GAP = 1e-3  # between the best two logits; below it, batches may decide differen
 STOPS = tuple(range(60, 90))
 LIMIT = 16
 TOKENIZER = byte_tokenizer()
-SMALL: dict[str, Any] = {
+SMALL: dict[str, Any] = COMMON | {
     "vocab_size": len(TOKENIZER),
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
-    "max_position_embeddings": 512,
     "tie_word_embeddings": True,
     "bos_token_id": None,
     "eos_token_id": None,
     "pad_token_id": 0,
 }
-WINDOW: dict[str, Any] = {"sliding_window": 16}
-KINDS = ["full_attention", "sliding_attention", "full_attention"]
 LONG_ROPE: dict[str, Any] = {
     "original_max_position_embeddings": 64,
     "rope_parameters": {
